@@ -191,6 +191,8 @@ class Expressions:
             return self.extreme(operator.lt if function is min else operator.gt, arguments)
         if function in CASTS:
             return values.cast(self.builder, CASTS[function], *arguments)
+        if hasattr(function, "_fields"):
+            return values.record(function, arguments)
         return NUMERIC.get(function, function)(self.builder, *arguments)
 
     def extreme(self, better: Callable[..., Any], numbers: list[Any]) -> Any:

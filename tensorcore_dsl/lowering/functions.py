@@ -6,7 +6,7 @@ each call, with what is known of its arguments there.
 
 What these functions may contain: numbers, truth values, arrays (elements, views, `.size`,
 `.shape`, `.ctypes.data`, `.any()`; values are stored to elements and views), named tuples of
-arrays, `np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, `abs`, casts
+all these, `np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, `abs`, casts
 such as `np.uint32(x)`, functions of `numeric`, `for` over `range` and over tuples, `while`, `if`,
 and calls of functions of this kind.
 """

@@ -1,4 +1,4 @@
-"""Values in compiled loops: numbers, arrays and records of arrays, as LLVM sees them.
+"""Values in compiled loops: numbers, arrays and records of both, as LLVM sees them.
 
 A kind is the type of a value: a dtype of NumPy for a number, `ArrayKind` or `RecordKind`.
 Operations on whole numbers give 64 bits, signed if one operand is signed; a floating-point operand
@@ -90,6 +90,12 @@ class Record:
     @property
     def parts(self) -> list[ir.Value]:
         return [part for field in self.fields for part in field.parts]
+
+
+def record(named: type[Any], fields: Sequence[Any]) -> Record:
+    """The named tuple of some values."""
+    made = tuple(number(x) if isinstance(x, KNOWN) else x for x in fields)
+    return Record(RecordKind(named, tuple(x.type for x in made)), made)
 
 
 def of_parts(builder: ir.IRBuilder, kind: Kind, parts: Iterator[ir.Value]) -> Any:

@@ -6,7 +6,7 @@ store writes both.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ NEVER, WRITTEN, PENDING, BARRIER = range(4)
 ALL_WRITTEN, ALL_PENDING = (state * 0x0101010101010101 for state in (WRITTEN, PENDING))
 BUSY = 0x0202020202020202  # the bits that PENDING and BARRIER have in common, of 8 bytes
 # Codes of failed checks of memory accesses.
-OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED = range(1, 8)
+OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED, NO_CTA = range(1, 9)
 
 # Stamps of a CTA: one word for each 4 bytes of whole pages, then one word for each page, which is
 # set from the first stamp in the page on: the words of pages without any mean nothing.
@@ -35,12 +35,36 @@ STAMP_MASK = (1 << STAMP_BITS) - 1
 OFFSET = (1 << CLUSTER_SHIFT) - 1  # mask of a shared address: the offset within its CTA
 
 
+class Shared(NamedTuple):
+    """Arrays of the shared memory of a chunk, for compiled functions.
+
+    Attributes
+    ----------
+    data, states, pages, checked
+        See `SharedStorage`.
+    stamps, readers, epochs, judged
+        See `ProxyFences`.
+    """
+
+    data: Any
+    states: Any
+    pages: Any
+    checked: Any
+    stamps: Any
+    readers: Any
+    epochs: Any
+    judged: Any
+
+
 class SharedStorage:
     """Shared memory of a chunk: `data` and `states`, those of its bytes, are (CTAs, bytes).
 
     pages: (CTAs, pages and more), what is known of each; none without checks. checks: are alignment
-    and states checked? written: bytes count as written from the start.
+    and states checked? written: bytes count as written from the start. arrays: with those of
+    `ProxyFences`, whose states may not speak for all pages.
     """
+
+    arrays: Shared
 
     def __init__(self, data: np.ndarray, checks: bool, written: bool = False) -> None:
         self.data = np.ascontiguousarray(data)
@@ -51,16 +75,18 @@ class SharedStorage:
         width = (self.size // PAGE // 8 + 1) * 8 * checks
         self.pages = np.zeros((len(self.data), width), np.uint8)
 
+    def disclosed(self, forget: bool = False) -> Shared:
+        """The arrays, whose states speak for all pages now.
+
+        Bytes may become WRITTEN in them; with `forget`, anything.
+        """
+        _disclose_all(self.states, self.pages, forget)
+        return self.arrays
+
     @property
     def shadow(self) -> np.ndarray:
         """The states, which speak for all pages now; bytes may become WRITTEN in it."""
-        _disclose_all(self.states, self.pages, False)
-        return self.states
-
-    @property
-    def changing_shadow(self) -> np.ndarray:
-        """The states, which speak for all pages now; bytes may become anything in it."""
-        _disclose_all(self.states, self.pages, True)
+        self.disclosed()
         return self.states
 
     @property
@@ -184,11 +210,11 @@ def is_stamped(stamps: Any, address: int) -> bool:
 
 
 @native.inlined
-def stamp_words(stamps: Any, cta: int, address: int, size: int, epochs: Any, thread: int) -> None:
+def stamp_words(shared: Any, cta: int, address: int, size: int, thread: int) -> None:
     """Stamp the words of `size` bytes from `address` on with a thread and its epoch."""
-    stamp = int(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
-    words = stamps.shape[1]
-    first, page = stamps.ctypes.data + cta * words * 4, address // PAGE
+    stamp = int(shared.epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+    words = shared.stamps.shape[1]
+    first, page = shared.stamps.ctypes.data + cta * words * 4, address // PAGE
     begun = first + 4 * (words - words // PAGE_WORDS + page)
     if native.peek32(begun) == 0:
         native.poke32(begun, 1)

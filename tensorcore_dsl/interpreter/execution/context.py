@@ -56,20 +56,19 @@ class ExecutionContext(Chunk):
         self.block_team = ALONE if ordered else team  # for accesses of CTAs to global memory
         self.tiles = program.tiles
         self.special = SpecialRegisters(geometry)
-        self.sanitizer = Sanitizer(self, storage)
+        self.sanitizer = Sanitizer(self, storage, launch is not None)
         self.proxies = self.sanitizer.proxies
         self.async_mma = self.sanitizer.mma
         if launch is not None:
             self.sanitizer.detector = Races(self, storage, launch, arguments.table)
             self.async_mma.detector = self.sanitizer.detector
-            self.proxies.judged = np.zeros_like(self.proxies.epochs)
         self.dependency = Grids(self, self.sanitizer)
         self.clusters = Clusters(self, self.sanitizer)
         self.barriers = NamedBarriers(self, self.sanitizer)
         self.mbarriers = Mbarriers(self, storage, self.sanitizer, self.clusters)
         self.globals = GlobalMemory(self, arguments, self.sanitizer)
         self.shared = SharedMemory(self, storage, self.sanitizer, self.mbarriers, team)
-        self.cluster = ClusterMemory(self, self.shared, self.clusters)
+        self.cluster = ClusterMemory(self.shared, self.clusters)
         self.async_copies = AsyncCopies(self, self.shared, self.globals)
         self.async_stores = AsyncStores(self, self.cluster)
         self.bulk = BulkCopies(self, self.shared, self.globals, self.clusters)

@@ -1,17 +1,17 @@
 """Word accesses that the memories of all state spaces share, and their compiled loops.
 
 The loops move words between registers and memory, and check every access. All return 0, or
-`code << 32 | thread` for the first thread whose access fails a check. The arrays `stamps`,
-`readers` and `epochs` are those of `ProxyFences`.
+`code << 32 | thread` for the first thread whose access fails a check. `shared` is a
+`shadow.Shared`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tensorcore_dsl.interpreter.sanitizer import strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import reductions
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 from tensorcore_dsl.isa.reductions import AND, MAX, MIN, OR, SIGNED_MAX, SIGNED_MIN, XOR
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
@@ -45,12 +45,48 @@ class WordMemory(ABC):
         self.quiet = False  # the accesses are parts of an atomic
 
     @abstractmethod
-    def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
-        """(count, T) words of `width` bytes for the threads of `mask`."""
+    def move(self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, stores: bool) -> int:
+        """Load or store (count, T) words; 0, or the error of the first thread that fails a check."""
 
     @abstractmethod
+    def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
+        """Raise the error of a failed check."""
+
+    def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
+        """(count, T) words of `width` bytes for the threads of `mask`."""
+        out = np.empty((count, addresses.size), f"u{width}")
+        self._access("load", mask, addresses, out)
+        return out
+
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        """Store (count, T) words of the threads of `mask`."""
+        """Store (count, T) words of the threads of `mask`; of several at one place, the last wins."""
+        detector = self.sanitizer.detector
+        # Who finds that another chunk has stored here must also find what it has stored.
+        follows = detector is not None and self.space == "global"
+        with detector.launch.access if detector and follows else nullcontext():
+            self._access("store", mask, addresses, np.ascontiguousarray(values))
+
+    def _access(self, verb: str, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray) -> None:
+        size, stores = words.shape[0] * words.dtype.itemsize, verb == "store"
+        self.chunk.account(self.space, verb, addresses, mask, size)
+        tell_race = self.note(verb, addresses, mask, size, words if stores else None)
+        self.check(self.move(mask, addresses, words, stores), mask, addresses, size, verb, tell_race)
+
+    def check(
+        self,
+        wrong: int,
+        mask: np.ndarray,
+        addresses: np.ndarray,
+        size: int,
+        verb: str,
+        tell_race: Callable[[], None] | None,
+    ) -> None:
+        """Raise the error of a failed check or of a race; else let a strong access order others."""
+        if wrong:
+            self.refuse(wrong, addresses, size, verb)
+        if tell_race is not None:
+            tell_race()
+        self.signal(addresses, mask)
 
     def note(
         self, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int, values: np.ndarray | None = None
@@ -226,31 +262,15 @@ def change_words(code: int, addresses: Any, operands: Any, old: Any, active: Any
 
 @native.compiled
 def global_move(
-    addresses: Any,
-    active: Any,
-    table: Any,
-    words: Any,
-    width: int,
-    count: int,
-    aligned: bool,
-    stores: bool,
-    first: int,
-    last: int,
+    addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool, stores: bool
 ) -> int:
     """Load `words`, (count, T * width) bytes, or store them."""
     step = addresses.size * width
-    for thread in range(first, last):
+    for thread in range(addresses.size):
         if active[thread]:
-            wrong = global_word(
-                int(addresses[thread]),
-                words.ctypes.data + thread * width,
-                step,
-                table,
-                width,
-                count,
-                aligned,
-                stores,
-            )
+            register = words.ctypes.data + thread * width
+            address = int(addresses[thread])
+            wrong = global_word(address, register, step, table, width, count, aligned, stores)
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
@@ -278,172 +298,94 @@ def global_word(
 
 
 @native.compiled
-def shared_load(
+def shared_move(
     addresses: Any,
     active: Any,
-    data: Any,
-    states: Any,
-    out: Any,
+    shared: Any,
+    words: Any,
     width: int,
     count: int,
-    checked: bool,
-    first: int,
-    last: int,
+    stores: bool,
+    cluster: int,
+    gone: Any,
 ) -> int:
-    """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
-    group, step = addresses.size // data.shape[0], addresses.size * width
-    for thread in range(first, last):
+    """Load `words`, (count, T * width) bytes, or store them.
+
+    cluster: CTAs of a cluster, whose ranks the addresses name; 0 for addresses in the own CTA. gone:
+    (CTAs,) bool, those that have ended.
+    """
+    group, step = addresses.size // shared.data.shape[0], addresses.size * width
+    for thread in range(addresses.size):
         if active[thread]:
-            register = out.ctypes.data + thread * width
-            wrong = shared_word_loaded(
-                int(addresses[thread]), thread // group, register, step, data, states, width, count, checked
-            )
+            address, cta = int(addresses[thread]), thread // group
+            register = words.ctypes.data + thread * width
+            if cluster > 0:
+                rank, address = address >> CLUSTER_SHIFT, address & shadow.OFFSET
+                if rank > cluster:
+                    return native.error_at(shadow.NO_CTA, thread)
+                if rank > 0:
+                    cta = cta // cluster * cluster + rank - 1
+                if gone[cta]:
+                    return native.error_at(shadow.NO_CTA, thread)
+            wrong = shared_word(address, thread, cta, register, step, shared, width, count, stores)
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
 
 
 @native.inlined
-def shared_word_loaded(
-    address: int,
-    cta: int,
-    register: int,
-    step: int,
-    data: Any,
-    states: Any,
-    width: int,
-    count: int,
-    checked: bool,
-) -> int:
-    """`shared_load` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
-    size, limit = width * count, data.shape[1]
-    if address + size > limit:
-        return shadow.OUTSIDE
-    if checked:
-        state = states.ctypes.data + cta * limit + address
-        if address & (size - 1):
-            return shadow.MISALIGNED
-        if not shadow.all_written(state, size):
-            return shadow.shadow_error(state, size)
-    source = data.ctypes.data + cta * limit + address
-    for word in range(count):
-        native.move(register + word * step, source + word * width, width)
-    return 0
-
-
-@native.compiled
-def shared_store(  # noqa: PLR0913
-    addresses: Any,
-    active: Any,
-    data: Any,
-    states: Any,
-    values: Any,
-    width: int,
-    count: int,
-    checked: bool,
-    stamps: Any,
-    readers: Any,
-    epochs: Any,
-    first: int,
-    last: int,
-) -> int:
-    """data, states: (CTAs, bytes); values: (count, T * width) bytes."""
-    group, step = addresses.size // data.shape[0], addresses.size * width
-    for thread in range(first, last):
-        if active[thread]:
-            register = values.ctypes.data + thread * width
-            wrong = shared_word_stored(
-                int(addresses[thread]),
-                thread,
-                thread // group,
-                register,
-                step,
-                data,
-                states,
-                width,
-                count,
-                checked,
-                stamps,
-                readers,
-                epochs,
-            )
-            if wrong:
-                return native.error_at(wrong, thread)
-    return 0
-
-
-@native.inlined
-def shared_word_stored(  # noqa: PLR0913
+def shared_word(
     address: int,
     thread: int,
     cta: int,
     register: int,
     step: int,
-    data: Any,
-    states: Any,
+    shared: Any,
     width: int,
     count: int,
-    checked: bool,
-    stamps: Any,
-    readers: Any,
-    epochs: Any,
+    stores: bool,
 ) -> int:
-    """`shared_store` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
-    size, limit = width * count, data.shape[1]
+    """`shared_move` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
+    size, limit = width * count, shared.data.shape[1]
     if address + size > limit:
         return shadow.OUTSIDE
-    if checked:
-        state = states.ctypes.data + cta * limit + address
+    if shared.checked:
+        state = shared.states.ctypes.data + cta * limit + address
         if address & (size - 1):
             return shadow.MISALIGNED
-        if shadow.in_flight(state, size):
-            return shadow.IN_FLIGHT
-        shadow.mark(state, size, shadow.WRITTEN)
-    if epochs.size > 0:
-        if readers[cta, address >> 4]:
+        if stores:
+            if shadow.in_flight(state, size):
+                return shadow.IN_FLIGHT
+            shadow.mark(state, size, shadow.WRITTEN)
+        elif not shadow.all_written(state, size):
+            return shadow.shadow_error(state, size)
+    if stores and shared.epochs.size > 0:
+        if shared.readers[cta, address >> 4]:
             return shadow.STILL_READ
-        shadow.stamp_words(stamps, cta, address, size, epochs, thread)
-    target = data.ctypes.data + cta * limit + address
+        shadow.stamp_words(shared, cta, address, size, thread)
+    place = shared.data.ctypes.data + cta * limit + address
     for word in range(count):
-        native.move(target + word * width, register + word * step, width)
+        if stores:
+            native.move(place + word * width, register + word * step, width)
+        else:
+            native.move(register + word * step, place + word * width, width)
     return 0
 
 
 @native.compiled
-def matrix_load(
-    addresses: Any,
-    active: Any,
-    data: Any,
-    states: Any,
-    out: Any,
-    matrices: int,
-    transposed: bool,
-    checked: bool,
-    first: int,
-    last: int,
-) -> int:
+def matrix_load(addresses: Any, active: Any, shared: Any, out: Any, transposed: bool) -> int:
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
 
     out: (matrices, T) words. A row of 16 bytes goes to four neighbouring lanes; if transposed, a
     column goes to the halves of the words of every fourth lane.
     """
     threads = addresses.size
-    group = threads // data.shape[0]
-    for thread in range(first, last):
+    group = threads // shared.data.shape[0]
+    for thread in range(threads):
         if active[thread]:
-            lane = thread % 32
+            lane, cta = thread % 32, thread // group
             register = out.ctypes.data + 4 * (thread - lane)
-            wrong = matrix_row(
-                int(addresses[thread]),
-                thread // group,
-                lane,
-                register,
-                4 * threads,
-                data,
-                states,
-                transposed,
-                checked,
-            )
+            wrong = matrix_row(int(addresses[thread]), cta, lane, register, 4 * threads, shared, transposed)
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
@@ -451,26 +393,18 @@ def matrix_load(
 
 @native.inlined
 def matrix_row(
-    address: int,
-    cta: int,
-    lane: int,
-    register: int,
-    step: int,
-    data: Any,
-    states: Any,
-    transposed: bool,
-    checked: bool,
+    address: int, cta: int, lane: int, register: int, step: int, shared: Any, transposed: bool
 ) -> int:
     """`matrix_load` of a lane's row; register: that of lane 0, others lie `step` bytes apart."""
-    if address + 16 > data.shape[1]:
+    if address + 16 > shared.data.shape[1]:
         return shadow.OUTSIDE
-    at = cta * data.shape[1] + address
-    if checked:
+    at = cta * shared.data.shape[1] + address
+    if shared.checked:
         if address & 15:
             return shadow.MISALIGNED
-        if not shadow.all_written(states.ctypes.data + at, 16):
-            return shadow.shadow_error(states.ctypes.data + at, 16)
-    source, row = data.ctypes.data + at, lane % 8
+        if not shadow.all_written(shared.states.ctypes.data + at, 16):
+            return shadow.shadow_error(shared.states.ctypes.data + at, 16)
+    source, row = shared.data.ctypes.data + at, lane % 8
     target = register + lane // 8 * step
     if transposed:
         for column in range(8):
@@ -482,68 +416,36 @@ def matrix_row(
 
 @native.compiled
 def copy_check(
-    targets: Any,
-    sources: Any,
-    valid: Any,
-    active: Any,
-    table: Any,
-    data: Any,
-    states: Any,
-    size: int,
-    checked: bool,
-    readers: Any,
-    first: int,
-    last: int,
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, shared: Any, size: int
 ) -> int:
     """Check asynchronous copies and mark their targets as pending."""
-    group = targets.size // data.shape[0]
-    for thread in range(first, last):
+    group = targets.size // shared.data.shape[0]
+    for thread in range(targets.size):
         if active[thread]:
-            wrong = copy_begun(
-                int(targets[thread]),
-                int(sources[thread]),
-                int(valid[thread]),
-                thread // group,
-                table,
-                data,
-                states,
-                size,
-                checked,
-                readers,
-            )
+            target, source, read = int(targets[thread]), int(sources[thread]), int(valid[thread])
+            wrong = copy_begun(target, source, read, thread // group, table, shared, size)
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
 
 
 @native.inlined
-def copy_begun(
-    target: int,
-    source: int,
-    valid: int,
-    cta: int,
-    table: Any,
-    data: Any,
-    states: Any,
-    size: int,
-    checked: bool,
-    readers: Any,
-) -> int:
+def copy_begun(target: int, source: int, valid: int, cta: int, table: Any, shared: Any, size: int) -> int:
     """`copy_check` of one thread's copy; 0, or an error."""
     if valid > size:
         return TOO_MANY
-    if target + size > data.shape[1]:
+    if target + size > shared.data.shape[1]:
         return shadow.OUTSIDE
     if valid and locate(source, valid, table) == 0:
         return shadow.OUTSIDE + GLOBAL_SIDE
-    if readers.shape[1] and readers[cta, target >> 4]:
+    if shared.readers.shape[1] and shared.readers[cta, target >> 4]:
         return shadow.STILL_READ
-    if checked:
+    if shared.checked:
         if target & (size - 1):
             return shadow.MISALIGNED
         if source & (size - 1):
             return shadow.MISALIGNED + GLOBAL_SIDE
-        at = states.ctypes.data + cta * data.shape[1] + target
+        at = shared.states.ctypes.data + cta * shared.data.shape[1] + target
         if shadow.in_flight(at, size):
             return shadow.IN_FLIGHT
         shadow.mark(at, size, shadow.PENDING)
@@ -552,69 +454,35 @@ def copy_begun(
 
 @native.compiled
 def copies_finish(
-    addresses: Any,
-    active: Any,
-    table: Any,
-    data: Any,
-    states: Any,
-    size: int,
-    checked: bool,
-    stamps: Any,
-    epochs: Any,
-    first: int,
-    last: int,
+    addresses: Any, active: Any, table: Any, shared: Any, size: int, first: int, last: int
 ) -> None:
-    """Carry out copies that `copy_check` has checked.
+    """Carry out copies that `copy_check` has checked, of threads `first` to `last`.
 
     addresses: of each copy, the real ones of its (T,) targets, sources and bytes to read.
     """
-    threads = active.size
+    limit, threads = shared.data.shape[1], active.size
+    group = threads // shared.data.shape[0]
     for copy in range(addresses.shape[0]):
         targets = native.array_at(addresses[copy, 0], (threads,), np.uint32)
         sources = native.array_at(addresses[copy, 1], (threads,), np.uint64)
         valid = native.array_at(addresses[copy, 2], (threads,), np.uint32)
-        _finish_copy(
-            targets, sources, valid, active, table, data, states, size, checked, stamps, epochs, first, last
-        )
-
-
-@native.compiled
-def _finish_copy(  # noqa: PLR0913
-    targets: Any,
-    sources: Any,
-    valid: Any,
-    active: Any,
-    table: Any,
-    data: Any,
-    states: Any,
-    size: int,
-    checked: bool,
-    stamps: Any,
-    epochs: Any,
-    first: int,
-    last: int,
-) -> None:
-    """Carry out the copies of threads `first` to `last`."""
-    threads = targets.size
-    ctas, limit = data.shape
-    group = threads // ctas
-    for thread in range(first, last):
-        if active[thread]:
-            at = (thread // group) * limit + int(targets[thread])
-            target, read = data.ctypes.data + at, int(valid[thread])
-            if read == 16 and size == 16:
-                native.copy16(target, locate(int(sources[thread]), 16, table))
-            elif read == 8 and size == 8:
-                native.poke64(target, native.peek64(locate(int(sources[thread]), 8, table)))
-            else:
-                if read:
-                    source = locate(int(sources[thread]), read, table)
-                    for byte in range(read):
-                        native.poke8(target + byte, native.peek8(source + byte))
-                for byte in range(read, size):
-                    native.poke8(target + byte, 0)
-            if checked:
-                shadow.mark(states.ctypes.data + at, size, shadow.WRITTEN)
-            if epochs.size:
-                address = int(targets[thread])
-                shadow.stamp_words(stamps, thread // group, address, size, epochs, thread)
+        for thread in range(first, last):
+            if active[thread]:
+                address, read = int(targets[thread]), int(valid[thread])
+                at = (thread // group) * limit + address
+                target = shared.data.ctypes.data + at
+                if read == 16 and size == 16:
+                    native.copy16(target, locate(int(sources[thread]), 16, table))
+                elif read == 8 and size == 8:
+                    native.poke64(target, native.peek64(locate(int(sources[thread]), 8, table)))
+                else:
+                    if read:
+                        source = locate(int(sources[thread]), read, table)
+                        for byte in range(read):
+                            native.poke8(target + byte, native.peek8(source + byte))
+                    for byte in range(read, size):
+                        native.poke8(target + byte, 0)
+                if shared.checked:
+                    shadow.mark(shared.states.ctypes.data + at, size, shadow.WRITTEN)
+                if shared.epochs.size:
+                    shadow.stamp_words(shared, thread // group, address, size, thread)

@@ -74,7 +74,6 @@ class AsyncCopies:
         self, ctx: Context, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
     ) -> None:
         """Copy `size` bytes to shared `target`: `valid` ones from global `source`, then zeros."""
-        storage, table = self.shared.storage, self.globals.table
         mask = self.shared.active(ctx)
         self.chunk.account("global", "load", source, mask, size)
         self.chunk.account("shared", "store", target, mask, size)
@@ -85,14 +84,9 @@ class AsyncCopies:
             copy.source,
             copy.valid,
             mask,
-            table,
-            storage.data,
-            storage.changing_shadow,
+            self.globals.table,
+            self.shared.storage.disclosed(forget=True),
             size,
-            storage.checks,
-            self.shared.sanitizer.proxies.readers,
-            0,
-            mask.size,
         )
         if wrong:
             self.refuse(wrong, copy)
@@ -221,25 +215,12 @@ class AsyncCopies:
 
     def _finish(self, copies: list[_Copy], due: np.ndarray) -> None:
         """Carry out copies of one kind for the threads of `due`."""
-        storage, proxies = self.shared.storage, self.shared.sanitizer.proxies
         self.chunk.writes += len(copies)
-        states, size = storage.shadow, copies[0].size
+        shared, size = self.shared.storage.disclosed(), copies[0].size
         addresses = np.array([copy.addresses for copy in copies], np.int64)
 
         def finish(first: int, last: int, _: int) -> None:
-            copies_finish(
-                addresses,
-                due,
-                self.globals.table,
-                storage.data,
-                states,
-                size,
-                storage.checks,
-                proxies.stamps,
-                proxies.epochs,
-                first,
-                last,
-            )
+            copies_finish(addresses, due, self.globals.table, shared, size, first, last)
 
         cost = ACCESS_COST * len(copies)
         self.shared.team.share_blocks(due.size, self.chunk.group, cost, finish)

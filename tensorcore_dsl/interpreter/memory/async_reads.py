@@ -66,20 +66,8 @@ def _chunk_loaded(source: int, to: int, size: int, step: int) -> None:
 
 
 @vectorised
-def async_load(  # noqa: PLR0913
-    addresses: Any,
-    own: Any,
-    whole: Any,
-    data: Any,
-    states: Any,
-    pages: Any,
-    checked: bool,
-    stamps: Any,
-    epochs: Any,
-    cluster: int,
-    out: Any,
-    size: int,
-    across: bool,
+def async_load(
+    addresses: Any, own: Any, whole: Any, shared: Any, cluster: int, out: Any, size: int, across: bool
 ) -> int:
     """Load elements of `size` bytes in 16-byte chunks of shared memory through the async proxy.
 
@@ -87,7 +75,8 @@ def async_load(  # noqa: PLR0913
     that take part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
     """
     groups, count = own.size, addresses.shape[1]
-    ctas, limit = data.shape
+    ctas, limit = shared.data.shape
+    checked, epochs = shared.checked, shared.judged
     per, threads = groups // ctas, epochs.size // ctas
     lines = out.shape[2] if across else out.shape[1]
     per_line = out.shape[1] if across else out.shape[2]
@@ -96,13 +85,13 @@ def async_load(  # noqa: PLR0913
             continue
         cta = group // per
         chunks = addresses.ctypes.data + 8 * count * own[group]
-        states_of, source = states.ctypes.data + cta * limit, data.ctypes.data + cta * limit
-        known = pages.ctypes.data + cta * pages.shape[1]
-        if not _are_plain(chunks, count, limit, states_of, known, checked, stamps[cta]):
+        states, source = shared.states.ctypes.data + cta * limit, shared.data.ctypes.data + cta * limit
+        pages, stamps = shared.pages.ctypes.data + cta * shared.pages.shape[1], shared.stamps[cta]
+        if not _are_plain(chunks, count, limit, states, pages, checked, stamps):
             first = cta // cluster * cluster * threads
             for i in range(count):
                 at = int(native.peek64(chunks + 8 * i))
-                code = _chunk_error(at, limit, states_of, known, checked, stamps[cta], epochs, first)
+                code = _chunk_error(at, limit, states, pages, checked, stamps, epochs, first)
                 if code:
                     return native.error_at(code, group * count + i)
         to = out.ctypes.data + 4 * (group * lines * per_line)

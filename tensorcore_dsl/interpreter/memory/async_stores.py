@@ -46,7 +46,7 @@ class AsyncStores:
         if self.sanitizer.proxies.tracked:  # no thread can fence what it has not done
             self.sanitizer.proxies.stamps[places[0], places[1] // 4] = 0
         if storage.checks:
-            storage.changing_shadow[places] = shadow.PENDING
+            storage.disclosed(forget=True).states[places] = shadow.PENDING
         flights = self.sanitizer.in_flight
         flights.add(threads, chunk.at_step, size, ctas, starts, slots, phases)
         flights.rows[-len(threads) :, [START, STOP]] = np.stack((starts, starts + size), axis=1)
@@ -95,7 +95,7 @@ class AsyncStores:
 
         strong: of a reduction, which is not in flight.
         """
-        chunk, mbarriers = self.chunk, self.cluster.shared.mbarriers
+        chunk, mbarriers = self.chunk, self.cluster.mbarriers
         detector, counted, tell = self.sanitizer.detector, [], None
         bars = words(bar, chunk.threads) & np.uint32(OFFSET)
         threads = chunk.here.numbers.tolist()

@@ -9,7 +9,7 @@ load there; it reads its source until the phase that counts its bytes is seen to
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import (
     RANK,
     START,
+    Coordinates,
     TensorBox,
     load_box,
     load_boxes,
@@ -78,15 +79,14 @@ class BulkCopies:
             return False
         box, named, starts, touching = given
         total, most = chunk.threads, len(threads) * clusters.size
-        storage, proxies, bars = self.storage, self.sanitizer.proxies, self.mbarriers
-        flights = self.sanitizer.in_flight
+        bars, flights = self.mbarriers, self.sanitizer.in_flight
         dst, bar = words(dst, total), words(bar, total)
         masks = bar if mask is None else mask if np.ndim(mask) else words(mask, total)
         result, copies = np.empty(FOUND, np.int64), np.empty((4, most), np.int64)
         useful = self.outside.useful[LOADS, box.name]
         done = _load_all(
             threads,
-            *named,
+            named,
             starts,
             touching,
             useful,
@@ -94,27 +94,16 @@ class BulkCopies:
             bar,
             masks,
             mask is not None,
-            chunk.group,
-            clusters.size,
-            clusters.gone,
+            Peers(chunk.group, clusters.size, clusters.gone),
             copies,
-            box.real,
-            box.plan,
-            box.element,
-            box.mask,
-            box.pitch,
-            storage.data,
-            storage.states,
-            storage.pages,
-            storage.checks,
-            proxies.stamps,
-            proxies.readers,
+            box.shape,
+            self.storage.arrays,
             bars.index,
             bars.state,
-            box.size,
             flights.room(most),
             flights.count,
             chunk.at_step,
+            box.size,
             box.reach,
             result,
         )
@@ -138,7 +127,7 @@ class BulkCopies:
 
     def _given(
         self, tensor: Any, coordinates: Any
-    ) -> tuple[TensorBox, tuple[Any, Any, Any, Any, Any, Any], np.ndarray, np.ndarray] | None:
+    ) -> tuple[TensorBox, Coordinates, np.ndarray, np.ndarray] | None:
         """The box that the first of the active threads names; handles and coordinates, and room for
         the starts of boxes and for which of them touch the array, as `place_boxes` takes them.
 
@@ -151,8 +140,8 @@ class BulkCopies:
         if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
             return None
         axes = (*coordinates, *[0] * (RANK - len(coordinates)))
-        a, b, c, d, e = (words(axis, total) for axis in axes)
-        named, starts = (handles, a, b, c, d, e), np.empty((len(threads), RANK), np.int64)
+        named = Coordinates(handles, *(words(axis, total) for axis in axes))
+        starts = np.empty((len(threads), RANK), np.int64)
         return self.boxes[index], named, starts, np.empty(len(threads), np.bool_)
 
     def _alike(self, tensor: Any, coordinates: Any) -> tuple[TensorBox, np.ndarray, np.ndarray, int] | None:
@@ -163,12 +152,12 @@ class BulkCopies:
             return None
         box, named, starts, touching = given
         threads = self.chunk.here.numbers
-        inside = place_boxes(threads, *named, box.plan, box.element, starts, touching)
+        inside = place_boxes(threads, named, box.shape, starts, touching)
         return None if inside < 0 else (box, starts, touching, inside)
 
     def _store_alike(self, tensor: Any, coordinates: Any, src: Any) -> bool:
         """Store boxes of one array in one compiled call; False, and nothing done, for others."""
-        chunk, storage, proxies = self.chunk, self.storage, self.sanitizer.proxies
+        chunk, proxies = self.chunk, self.sanitizer.proxies
         alike = self._alike(tensor, coordinates)
         if alike is None:
             return False
@@ -178,23 +167,7 @@ class BulkCopies:
             return False
         ctas, failed = threads // chunk.group, np.zeros(1, np.int64)
         first = ctas // self.clusters.size * self.clusters.size * chunk.group
-        wrong = store_boxes(
-            box.real,
-            box.plan,
-            box.element,
-            box.mask,
-            box.pitch,
-            starts,
-            ctas,
-            sources,
-            storage.data,
-            storage.shadow,
-            storage.checks,
-            proxies.stamps,
-            proxies.judged,
-            first,
-            failed,
-        )
+        wrong = store_boxes(box.shape, starts, ctas, sources, self.storage.disclosed(), first, failed)
         if wrong:
             where = int(ctas[failed[0]]), int(threads[failed[0]])
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "store")
@@ -339,23 +312,9 @@ class BulkCopies:
         """Carry out a load; `source` is where it reads shared memory, if it does."""
         chunk = self.chunk
         chunk.writes += 1
-        storage, proxies = self.storage, self.sanitizer.proxies
         for cta, target, barrier in self._targets(thread, dst, bar, mask):
             self._aligned(target, align, thread)
-            wrong = load_box(
-                box.real,
-                box.plan,
-                box.element,
-                box.mask,
-                box.pitch,
-                target,
-                storage.data[cta],
-                storage.states[cta],
-                storage.pages[cta],
-                storage.checks,
-                proxies.stamps[cta],
-                proxies.readers[cta],
-            )
+            wrong = load_box(box.shape, box.plan[START], self.storage.arrays, cta, target)
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
             tell_race = self._note_load(thread, box, cta, target, barrier, source)
@@ -456,22 +415,9 @@ class BulkCopies:
         """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""
         chunk = self.chunk
         self._aligned(src, align, thread)
-        cta, storage, proxies = thread // chunk.group, self.storage, self.sanitizer.proxies
-        wrong = store_box(
-            box.real,
-            box.plan,
-            box.element,
-            box.mask,
-            box.pitch,
-            src,
-            storage.data[cta],
-            storage.shadow[cta],
-            storage.checks,
-            proxies.stamps[cta],
-            proxies.judged,
-            chunk.geometry.first_thread(cta),
-            copies,
-        )
+        cta, shared = thread // chunk.group, self.storage.disclosed()
+        first = chunk.geometry.first_thread(cta)
+        wrong = store_box(box.shape, box.plan[START], shared, cta, src, first, copies)
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
 
@@ -512,24 +458,25 @@ class BulkCopies:
         raise error(f"{what}: " + self.sanitizer.in_flight.owner(cta, place))
 
 
+class Peers(NamedTuple):
+    """The CTAs of a chunk: threads of each, CTAs of a cluster, (CTAs,) bool, those that have ended."""
+
+    group: int
+    cluster: int
+    gone: Any
+
+
 @compiled
 def _copies(
-    threads: Any,
-    targets: Any,
-    barriers: Any,
-    masks: Any,
-    multicast: bool,
-    group: int,
-    size: int,
-    gone: Any,
-    copies: Any,
+    threads: Any, targets: Any, barriers: Any, masks: Any, multicast: bool, peers: Any, copies: Any
 ) -> int:
     """The copies of a tensor load to CTAs, for some threads; how many, -1 where one is refused.
 
-    targets, barriers: (T,). masks: the CTAs of a cluster of `size` that receive them, in a
-    `multicast`, else the own one does. copies: becomes the index of the thread, the CTA, and the
-    target and the barrier there of each copy.
+    targets, barriers: (T,). masks: the CTAs of a cluster that receive them, in a `multicast`, else
+    the own one does. copies: becomes the index of the thread, the CTA, and the target and the
+    barrier there of each copy.
     """
+    group, size = peers.group, peers.cluster
     count = 0
     for i in range(threads.size):
         thread = threads[i]
@@ -542,7 +489,7 @@ def _copies(
             return -1
         for rank in range(size):
             if bits >> rank & 1:
-                if gone[first + rank]:
+                if peers.gone[first + rank]:
                     return -1
                 copies[0, count], copies[1, count] = i, first + rank
                 copies[2, count], copies[3, count] = target, barrier
@@ -553,12 +500,7 @@ def _copies(
 @compiled
 def _load_all(  # noqa: PLR0913
     threads: Any,
-    handles: Any,
-    first: Any,
-    second: Any,
-    third: Any,
-    fourth: Any,
-    fifth: Any,
+    named: Any,
     starts: Any,
     touching: Any,
     useful: Any,
@@ -566,27 +508,16 @@ def _load_all(  # noqa: PLR0913
     barriers: Any,
     masks: Any,
     multicast: bool,
-    group: int,
-    size: int,
-    gone: Any,
+    peers: Any,
     copies: Any,
-    real: int,
-    plan: Any,
-    element: int,
-    mask: int,
-    pitch: int,
-    data: Any,
-    states: Any,
-    pages: Any,
-    checked: bool,
-    stamps: Any,
-    readers: Any,
+    box: Any,
+    shared: Any,
     index: Any,
     state: Any,
-    bytes: int,
     flights: Any,
     flying: int,
     step: int,
+    size: int,
     reach: int,
     result: Any,
 ) -> int:
@@ -596,46 +527,27 @@ def _load_all(  # noqa: PLR0913
     of the copy behind those that have been made, and of one that a barrier does not count; the
     bytes inside the array, and the boxes that have none.
     """
-    inside = place_boxes(
-        threads, handles, first, second, third, fourth, fifth, plan, element, starts, touching
-    )
-    count = -1
+    inside, count = place_boxes(threads, named, box, starts, touching), -1
     if inside >= 0:
-        count = _copies(threads, targets, barriers, masks, multicast, group, size, gone, copies)
+        count = _copies(threads, targets, barriers, masks, multicast, peers, copies)
     if count < 0:
         return -1
     result[0], result[1], result[2], result[3] = 0, 0, inside, 0
     failed = np.zeros(1, np.int64)
-    wrong = load_boxes(
-        real,
-        plan,
-        element,
-        mask,
-        pitch,
-        starts,
-        copies[0, :count],
-        copies[1, :count],
-        copies[2, :count],
-        data,
-        states,
-        pages,
-        checked,
-        stamps,
-        readers,
-        failed,
-    )
+    own, ctas, places = copies[0, :count], copies[1, :count], copies[2, :count]
+    wrong = load_boxes(box, starts, own, ctas, places, shared, failed)
     if wrong:
         result[0], count = wrong, failed[0]
     else:
         for i in range(threads.size):
             if touching[i]:
-                useful[threads[i] // group // size] = True
+                useful[threads[i] // peers.group // peers.cluster] = True
             else:
                 result[3] += 1
-    own, ctas, phases = copies[0, :count], copies[1, :count], np.empty(count, np.int64)
-    result[1] = complete_all(ctas, copies[3, :count], bytes, index, state, phases)
+    phases, bars = np.empty(count, np.int64), copies[3, :count]
+    result[1] = complete_all(ctas[:count], bars, size, index, state, phases)
     if result[1] == 0:
         add_flights(
-            flights, flying, threads, own, step, reach, ctas, copies[2, :count], copies[3, :count], phases
+            flights, flying, threads, own[:count], step, reach, ctas[:count], places[:count], bars, phases
         )
     return count

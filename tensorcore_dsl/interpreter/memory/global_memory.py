@@ -7,8 +7,7 @@ that leaves one of them is always caught.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -147,46 +146,10 @@ class GlobalMemory(accesses.WordMemory):
         self.arguments = arguments
         self.table = arguments.table
 
-    def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
-        out = np.empty((count, addresses.size), f"u{width}")
-        tell_race = self.note("load", addresses, mask, width * count)
-        self._move(mask, addresses, out, "load", tell_race)
-        return out
-
-    def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        size, detector = values.shape[0] * values.dtype.itemsize, self.sanitizer.detector
-        # Who finds that another chunk has stored here must also find what it has stored.
-        with nullcontext() if detector is None else detector.launch.access:
-            tell_race = self.note("store", addresses, mask, size, values)
-            self._move(mask, addresses, np.ascontiguousarray(values), "store", tell_race)
-
-    def _move(
-        self,
-        mask: np.ndarray,
-        addresses: np.ndarray,
-        words: np.ndarray,
-        verb: str,
-        found: Callable[[], None] | None,
-    ) -> None:
+    def move(self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, stores: bool) -> int:
         count, width = words.shape[0], words.dtype.itemsize
-        self.chunk.account(self.space, verb, addresses, mask, width * count)
-        wrong = accesses.global_move(
-            addresses,
-            mask,
-            self.table,
-            words.view(np.uint8),
-            width,
-            count,
-            self.chunk.checks,
-            verb == "store",
-            0,
-            mask.size,
-        )
-        if wrong:
-            self.refuse(wrong, addresses, width * count, verb)
-        if found is not None:
-            found()
-        self.signal(addresses, mask)
+        data, checks = words.view(np.uint8), self.chunk.checks
+        return accesses.global_move(addresses, mask, self.table, data, width, count, checks, stores)
 
     def real_addresses(self, addresses: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray | None:
         if not (self._rows(addresses)[:, accesses.WRITABLE] > 0)[mask].all():

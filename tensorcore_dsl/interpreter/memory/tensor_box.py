@@ -4,8 +4,7 @@ In shared memory the rows of a box are contiguous; with a swizzle their distance
 an H200. A box always has five axes, the innermost first; missing axes have one element.
 
 The compiled loops check every chunk. They return 0, or `code << 32 | address` for the first shared
-address that fails a check. Their arrays `stamps`, `readers` and `epochs` are those of
-`ProxyFences`, for one CTA.
+address that fails a check. `shared` is a `shadow.Shared`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,12 +28,25 @@ RANK = 5
 EXTENT, STRIDE, BOX, START = range(4)  # rows of a plan: elements, bytes, elements, coordinates
 
 
+class Shape(NamedTuple):
+    """A box of an array, without its place, for compiled functions.
+
+    real: real address of the array's first element. plan: (4, RANK). element: bytes of an element.
+    mask: address bits that the swizzle changes, 0 for none. pitch: see `TensorBox`.
+    """
+
+    real: int
+    plan: Any
+    element: int
+    mask: int
+    pitch: int
+
+
 @dataclass(frozen=True)
 class TensorBox:
     """A box, and the array that it is cut from.
 
-    real: real address of the array's first element. plan: (4, RANK). element: bytes of an element.
-    mask: address bits that the swizzle changes, 0 for none. dtype: NumPy type of the elements; for
+    real, plan, element, mask: see `Shape`. dtype: NumPy type of the elements; for
     contiguous bytes the name of an element type, or None. map_at: real address of its tensor map, 0 for
     none in global memory.
     """
@@ -92,6 +104,10 @@ class TensorBox:
     def pitch(self) -> int:
         """Bytes from one row to the next in shared memory."""
         return self.mask + CHUNK if self.mask else self.row
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.real, self.plan, self.element, self.mask, self.pitch)
 
     @cached_property
     def reach(self) -> int:
@@ -236,23 +252,16 @@ def _load_line(
 
 
 @compiled
-def load_box(  # noqa: PLR0915
-    real: int,
-    plan: Any,
-    element: int,
-    mask: int,
-    pitch: int,
-    target: int,
-    data: Any,
-    states: Any,
-    pages: Any,
-    checked: bool,
-    stamps: Any,
-    readers: Any,
-) -> int:
-    """Copy a box to shared `target`, zeros outside of the array, and mark it as in flight."""
+def load_box(box: Any, start: Any, shared: Any, cta: int, target: int) -> int:  # noqa: PLR0915
+    """Copy a box to `target` in a CTA, zeros outside of the array, and mark it as in flight.
+
+    start: (RANK,) coordinates.
+    """
+    plan, element, mask, pitch, checked = box.plan, box.element, box.mask, box.pitch, shared.checked
+    data, states, pages = shared.data[cta], shared.states[cta], shared.pages[cta]
+    stamps, readers = shared.stamps[cta], shared.readers[cta]
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
-    length, first = plan[BOX, 0] * element, plan[START, 0]
+    length, first = plan[BOX, 0] * element, start[0]
     low = max(0, -first) * element
     high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
     # Do rows fill lines of shared memory, within which the swizzle moves their chunks?
@@ -260,8 +269,7 @@ def load_box(  # noqa: PLR0915
     lines = lines and (mask == 0 or (length == pitch and target % pitch == 0))
     end, whole = target + rows * pitch, lines and checked
     for axis in range(1, RANK):
-        start = plan[START, axis]
-        whole = whole and start >= 0 and start + plan[BOX, axis] <= plan[EXTENT, axis]
+        whole = whole and start[axis] >= 0 and start[axis] + plan[BOX, axis] <= plan[EXTENT, axis]
     apart = checked and not (whole and _takes_pages(target, end, states, pages, readers))
     if apart:
         known, last = pages.ctypes.data, min(end, data.size)
@@ -270,9 +278,9 @@ def load_box(  # noqa: PLR0915
             pages[page] = np.uint8(shadow.UNKNOWN)
     index = np.zeros(RANK, np.int64)
     for row in range(rows):
-        source, inside = real + first * element, True
+        source, inside = box.real + first * element, True
         for axis in range(1, RANK):
-            place = plan[START, axis] + index[axis]
+            place = start[axis] + index[axis]
             inside = inside and place >= 0 and place < plan[EXTENT, axis]
             source += place * plan[STRIDE, axis]
         _next_row(index, plan)
@@ -310,49 +318,13 @@ def load_box(  # noqa: PLR0915
 
 
 @compiled
-def load_boxes(  # noqa: PLR0913
-    real: int,
-    plan: Any,
-    element: int,
-    mask: int,
-    pitch: int,
-    starts: Any,
-    own: Any,
-    ctas: Any,
-    targets: Any,
-    data: Any,
-    states: Any,
-    pages: Any,
-    checked: bool,
-    stamps: Any,
-    readers: Any,
-    failed: Any,
-) -> int:
+def load_boxes(box: Any, starts: Any, own: Any, ctas: Any, targets: Any, shared: Any, failed: Any) -> int:
     """Copy boxes at coordinates `starts`, (threads, RANK), each to shared memory of one of `ctas`.
 
-    own: the rows of `starts`. The arrays are those of the chunk. failed: (1,), the box that fails a
-    check.
+    own: the rows of `starts`. failed: (1,), the box that fails a check.
     """
-    box = np.empty((plan.shape[0], plan.shape[1]), np.int64)
-    box[:] = plan
     for i in range(ctas.size):
-        cta = ctas[i]
-        for axis in range(RANK):
-            box[START, axis] = starts[own[i], axis]
-        wrong = load_box(
-            real,
-            box,
-            element,
-            mask,
-            pitch,
-            targets[i],
-            data[cta],
-            states[cta],
-            pages[cta],
-            checked,
-            stamps[cta],
-            readers[cta],
-        )
+        wrong = load_box(box, starts[own[i]], shared, ctas[i], targets[i])
         if wrong:
             failed[0] = i
             return wrong
@@ -360,38 +332,28 @@ def load_boxes(  # noqa: PLR0913
 
 
 @compiled
-def store_box(  # noqa: PLR0913
-    real: int,
-    plan: Any,
-    element: int,
-    mask: int,
-    pitch: int,
-    source: int,
-    data: Any,
-    states: Any,
-    checked: bool,
-    stamps: Any,
-    epochs: Any,
-    first_thread: int,
-    copies: bool,
+def store_box(
+    box: Any, start: Any, shared: Any, cta: int, source: int, first_thread: int, copies: bool
 ) -> int:
-    """Copy the part of a box inside the array from shared `source`; without `copies` only check.
+    """Copy the part of a box inside the array from `source` in a CTA; without `copies` only check.
 
-    Whole units of 16 bytes are written, as on an H200: where a row of the array ends within one,
-    the rest of it, too, but for the last row, behind which the array ends.
+    start: (RANK,) coordinates. Whole units of 16 bytes are written, as on an H200: where a row of
+    the array ends within one, the rest of it, too, but for the last row, behind which the array ends.
     """
+    plan, element, mask, pitch = box.plan, box.element, box.mask, box.pitch
+    data, states, stamps = shared.data[cta], shared.states[cta], shared.stamps[cta]
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
-    length, first = plan[BOX, 0] * element, plan[START, 0]
+    length, first = plan[BOX, 0] * element, start[0]
     low = max(0, -first) * element
     high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
-    units, end = min((high + CHUNK - 1) & -CHUNK, length), real + element
+    units, end = min((high + CHUNK - 1) & -CHUNK, length), box.real + element
     for axis in range(RANK):
         end += (plan[EXTENT, axis] - 1) * plan[STRIDE, axis]
     index = np.zeros(RANK, np.int64)
     for row in range(rows):
-        target, inside = real + first * element, copies
+        target, inside = box.real + first * element, copies
         for axis in range(1, RANK):
-            place = plan[START, axis] + index[axis]
+            place = start[axis] + index[axis]
             inside = inside and place >= 0 and place < plan[EXTENT, axis]
             target += place * plan[STRIDE, axis]
         _next_row(index, plan)
@@ -400,9 +362,9 @@ def store_box(  # noqa: PLR0913
             at ^= at >> 3 & mask
             if at + CHUNK > data.size:
                 return native.error_at(shadow.OUTSIDE, at)
-            if checked and not shadow.all_written(states.ctypes.data + at, CHUNK):
+            if shared.checked and not shadow.all_written(states.ctypes.data + at, CHUNK):
                 return native.error_at(shadow.shadow_error(states.ctypes.data + at, CHUNK), at)
-            if stamps.size and unfenced(stamps, epochs, first_thread, at):
+            if stamps.size and unfenced(stamps, shared.judged, first_thread, at):
                 return native.error_at(shadow.UNFENCED, at)
             if inside and low <= byte and byte + CHUNK <= high:
                 native.copy16(target + byte, data.ctypes.data + at)
@@ -414,88 +376,56 @@ def store_box(  # noqa: PLR0913
 
 
 @compiled
-def store_boxes(  # noqa: PLR0913
-    real: int,
-    plan: Any,
-    element: int,
-    mask: int,
-    pitch: int,
-    starts: Any,
-    ctas: Any,
-    sources: Any,
-    data: Any,
-    states: Any,
-    checked: bool,
-    stamps: Any,
-    epochs: Any,
-    first: Any,
-    failed: Any,
-) -> int:
+def store_boxes(box: Any, starts: Any, ctas: Any, sources: Any, shared: Any, first: Any, failed: Any) -> int:
     """Copy boxes at coordinates `starts`, (boxes, RANK), each from shared memory of one of `ctas`.
 
     first: of each box the first thread of the cluster. failed: (1,), the box that fails a check.
     """
-    box = np.empty((plan.shape[0], plan.shape[1]), np.int64)
-    box[:] = plan
     for i in range(ctas.size):
-        cta = ctas[i]
-        for axis in range(RANK):
-            box[START, axis] = starts[i, axis]
-        wrong = store_box(
-            real,
-            box,
-            element,
-            mask,
-            pitch,
-            sources[i],
-            data[cta],
-            states[cta],
-            checked,
-            stamps[cta],
-            epochs,
-            first[i],
-            True,
-        )
+        wrong = store_box(box, starts[i], shared, ctas[i], sources[i], first[i], True)
         if wrong:
             failed[0] = i
             return wrong
     return 0
 
 
+class Coordinates(NamedTuple):
+    """(T,) handles of tensor maps, and (T,) uint32 coordinates."""
+
+    handles: Any
+    first: Any
+    second: Any
+    third: Any
+    fourth: Any
+    fifth: Any
+
+
 @compiled
-def place_boxes(
-    threads: Any,
-    handles: Any,
-    first: Any,
-    second: Any,
-    third: Any,
-    fourth: Any,
-    fifth: Any,
-    plan: Any,
-    element: int,
-    starts: Any,
-    touching: Any,
-) -> int:
+def place_boxes(threads: Any, named: Any, box: Any, starts: Any, touching: Any) -> int:
     """The bytes inside the array of the boxes of some threads, and the coordinates of each.
 
-    handles: (T,), those of the array. first to fifth: (T,) uint32 coordinates. starts: becomes
-    (threads, RANK); touching: (threads,) bool, the boxes that have bytes inside. -1 if a thread
-    names another array, or a row is not aligned.
+    named: the `Coordinates`. starts: becomes (threads, RANK); touching: (threads,) bool, the boxes
+    that have bytes inside. -1 if a thread names another array, or a row is not aligned.
     """
+    plan = box.plan
     total = 0
     for i in range(threads.size):
         thread = threads[i]
-        if handles[thread] != handles[threads[0]]:
+        if named.handles[thread] != named.handles[threads[0]]:
             return -1
-        starts[i, 0], starts[i, 1], starts[i, 2] = first[thread], second[thread], third[thread]
-        starts[i, 3], starts[i, 4] = fourth[thread], fifth[thread]
-        inside = element
+        starts[i, 0], starts[i, 1], starts[i, 2] = (
+            named.first[thread],
+            named.second[thread],
+            named.third[thread],
+        )
+        starts[i, 3], starts[i, 4] = named.fourth[thread], named.fifth[thread]
+        inside = box.element
         for axis in range(RANK):
             start = (starts[i, axis] ^ 1 << 31) - (1 << 31)
             starts[i, axis] = start
             end = min(start + plan[BOX, axis], plan[EXTENT, axis])
             inside *= max(end - max(start, 0), 0)
-        if starts[i, 0] * element % CHUNK:
+        if starts[i, 0] * box.element % CHUNK:
             return -1
         touching[i] = inside > 0
         total += inside

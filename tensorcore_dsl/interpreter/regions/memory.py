@@ -21,8 +21,7 @@ from tensorcore_dsl.interpreter.memory.accesses import (
     global_word,
     locate,
     matrix_row,
-    shared_word_loaded,
-    shared_word_stored,
+    shared_word,
 )
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CHECK,
@@ -110,6 +109,35 @@ def record(ctx: Any) -> np.ndarray:
         shown: Any = show
         record_words[SHOW] = shown.address()
     return record_words
+
+
+@native.inlined
+def shared_of(memories: Any) -> Any:
+    """The arrays of shared memory in a record. `judged`, which nothing here uses, are the epochs."""
+    ctas, limit = memories[CTAS], memories[LIMIT]
+    epochs = native.array_at(memories[EPOCHS], (memories[EPOCHS_SIZE],), np.uint32)
+    return shadow.Shared(
+        native.array_at(memories[DATA], (ctas, limit), np.uint8),
+        native.array_at(memories[STATES], (ctas, limit), np.uint8),
+        native.array_at(memories[PAGES], (ctas, memories[PAGES_OF_CTA]), np.uint8),
+        memories[CHECKED] != 0,
+        native.array_at(memories[STAMPS], (ctas, memories[STAMP_WORDS]), np.uint32),
+        native.array_at(memories[READERS], (ctas, memories[CHUNKS]), np.uint16),
+        epochs,
+        epochs,
+    )
+
+
+@native.inlined
+def disclose(memories: Any, cta: int, forget: bool) -> None:
+    """Let the states of a CTA speak for all pages, if there are checks."""
+    if memories[CHECKED]:
+        shadow.disclose(
+            memories[STATES] + cta * memories[LIMIT],
+            memories[PAGES] + cta * memories[PAGES_OF_CTA],
+            memories[PAGES_OF_CTA],
+            forget,
+        )
 
 
 def address_of(array: np.ndarray) -> int:
@@ -278,17 +306,15 @@ def shared_access(  # noqa: PLR0915
     """`global_access` for the memory of the threads' CTA; before stores the states must speak for
     all pages."""
     memories = native.array_at(memory, (WORDS,), np.int64)
-    ctas, limit, group = memories[CTAS], memories[LIMIT], memories[GROUP]
-    checked, stores, cta = memories[CHECKED] != 0, kind == STORE_SHARED, first // group
-    data = native.array_at(memories[DATA], (ctas, limit), np.uint8)
-    states = native.array_at(memories[STATES], (ctas, limit), np.uint8)
+    limit, cta = memories[LIMIT], first // memories[GROUP]
+    checked, stores = memories[CHECKED] != 0, kind == STORE_SHARED
     states_of = memories[STATES] + cta * limit
     known = memories[PAGES] + cta * memories[PAGES_OF_CTA]
     size, address = width * count, int(peek32(addresses))
     if memories[SHOW]:
         native.call(memories[SHOW], memory, OWN, stores, addresses, lanes, words, width, count, step, first)
-    if checked and stores:
-        shadow.disclose(states_of, known, memories[PAGES_OF_CTA], False)
+    if stores:
+        disclose(memories, cta, False)
     if lanes == EVERY_LANE:
         step = int(peek32(addresses + 4)) - address
         good = step in (0, size)
@@ -314,32 +340,13 @@ def shared_access(  # noqa: PLR0915
         if plain and _words_are_plain(addresses, size, limit, states_of, known, checked):
             _gather(words, addresses, place, width, count)
             return 0
-    if checked and not stores:
-        shadow.disclose(states_of, known, memories[PAGES_OF_CTA], False)
-    stamps = native.array_at(memories[STAMPS], (ctas, memories[STAMP_WORDS]), np.uint32)
-    readers = native.array_at(memories[READERS], (ctas, memories[CHUNKS]), np.uint16)
-    epochs = native.array_at(memories[EPOCHS], (memories[EPOCHS_SIZE],), np.uint32)
+    if not stores:
+        disclose(memories, cta, False)
+    shared = shared_of(memories)
     for lane in range(32):
         if lanes >> lane & 1:
-            at, register, wrong = int(peek32(addresses + 4 * lane)), words + lane * width, 0
-            if stores:
-                wrong = shared_word_stored(
-                    at,
-                    first + lane,
-                    cta,
-                    register,
-                    32 * width,
-                    data,
-                    states,
-                    width,
-                    count,
-                    checked,
-                    stamps,
-                    readers,
-                    epochs,
-                )
-            else:
-                wrong = shared_word_loaded(at, cta, register, 32 * width, data, states, width, count, checked)
+            at, register = int(peek32(addresses + 4 * lane)), words + lane * width
+            wrong = shared_word(at, first + lane, cta, register, 32 * width, shared, width, count, stores)
             if wrong:
                 return native.error_at(wrong, lane)
     return 0
@@ -359,31 +366,13 @@ def matrix_access(
 ) -> int:
     """Load four 8x8 matrices of 16-bit elements."""
     memories = native.array_at(memory, (WORDS,), np.int64)
-    ctas, limit, cta = memories[CTAS], memories[LIMIT], first // memories[GROUP]
-    checked = memories[CHECKED] != 0
-    data = native.array_at(memories[DATA], (ctas, limit), np.uint8)
-    states = native.array_at(memories[STATES], (ctas, limit), np.uint8)
+    cta, shared = first // memories[GROUP], shared_of(memories)
     if memories[SHOW]:
         native.call(memories[SHOW], memory, OWN, False, addresses, lanes, words, 16, 1, step, first)
-    if checked:
-        shadow.disclose(
-            memories[STATES] + cta * limit,
-            memories[PAGES] + cta * memories[PAGES_OF_CTA],
-            memories[PAGES_OF_CTA],
-            False,
-        )
+    disclose(memories, cta, False)
     for lane in range(32):
-        wrong = matrix_row(
-            int(peek32(addresses + 4 * lane)),
-            cta,
-            lane,
-            words,
-            128,
-            data,
-            states,
-            kind == LOAD_TRANSPOSED,
-            checked,
-        )
+        address = int(peek32(addresses + 4 * lane))
+        wrong = matrix_row(address, cta, lane, words, 128, shared, kind == LOAD_TRANSPOSED)
         if wrong:
             return native.error_at(wrong, lane)
     return 0
@@ -406,18 +395,8 @@ def async_copy(
     """Begin asynchronous copies, and note those of each thread in the arrays of the chunk."""
     memories = native.array_at(memory, (WORDS,), np.int64)
     table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
-    ctas, limit, cta = memories[CTAS], memories[LIMIT], first // memories[GROUP]
-    checked = memories[CHECKED] != 0
-    data = native.array_at(memories[DATA], (ctas, limit), np.uint8)
-    states = native.array_at(memories[STATES], (ctas, limit), np.uint8)
-    readers = native.array_at(memories[READERS], (ctas, memories[CHUNKS]), np.uint16)
-    if checked:
-        shadow.disclose(
-            memories[STATES] + cta * limit,
-            memories[PAGES] + cta * memories[PAGES_OF_CTA],
-            memories[PAGES_OF_CTA],
-            True,
-        )
+    cta, shared = first // memories[GROUP], shared_of(memories)
+    disclose(memories, cta, True)
     for lane in range(32):
         if lanes >> lane & 1:
             to, of = int(peek32(targets + 4 * lane)), int(peek64(sources + 8 * lane))
@@ -426,7 +405,7 @@ def async_copy(
             poke64(all_sources + 8 * (first + lane), of)
             native.poke32(all_valid + 4 * (first + lane), read)
             native.poke8(flags + first + lane, 1)
-            wrong = copy_begun(to, of, read, cta, table, data, states, size, checked, readers)
+            wrong = copy_begun(to, of, read, cta, table, shared, size)
             if wrong:
                 return native.error_at(wrong, lane)
     return 0

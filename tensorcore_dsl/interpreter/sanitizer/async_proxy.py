@@ -133,7 +133,7 @@ class ProxyFences:
     stores and products.
     """
 
-    def __init__(self, chunk: Chunk, shared_bytes: int) -> None:
+    def __init__(self, chunk: Chunk, shared_bytes: int, follows: bool) -> None:
         self.chunk = chunk
         self.tracked = chunk.checks and chunk.program.reads_shared
         ctas, size = chunk.geometry.ctas, shared_bytes * self.tracked
@@ -141,7 +141,8 @@ class ProxyFences:
         self.stamps = memory_pool.empty((ctas, pages * PAGE_WORDS), np.uint32)
         self.stamps[:, pages * (PAGE_WORDS - 1) :] = 0
         self.readers = memory_pool.zeros((ctas, -(-size // CHUNK)), np.uint16)
-        self.epochs = self.judged = np.ones(chunk.threads * self.tracked, np.uint32)
+        self.epochs = np.ones(chunk.threads * self.tracked, np.uint32)
+        self.judged = np.zeros_like(self.epochs) if follows else self.epochs
         self.reads: list[Read] = []
         self.waits = LastWaits(chunk), LastWaits(chunk)
 

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.core.shadow import Shared, SharedStorage
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CopiesInFlight, ProxyFences
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.interpreter.sanitizer.races import Races
 
 
 class Sanitizer:
-    """All checks. detector: finds races; None where the launch goes without."""
+    """All checks. detector: finds races; None where the launch goes without. follows: will it be set?"""
 
     detector: Races | None = None
 
-    def __init__(self, chunk: Chunk, storage: SharedStorage) -> None:
-        self.proxies = ProxyFences(chunk, storage.size)
+    def __init__(self, chunk: Chunk, storage: SharedStorage, follows: bool) -> None:
+        proxies = self.proxies = ProxyFences(chunk, storage.size, follows)
+        storage.arrays = Shared(
+            storage.data,
+            storage.states,
+            storage.pages,
+            storage.checks,
+            proxies.stamps,
+            proxies.readers,
+            proxies.epochs,
+            proxies.judged,
+        )
         self.in_flight = CopiesInFlight(chunk, storage, self.proxies)
         self.mma = MmaHazards(chunk, self.proxies)
 

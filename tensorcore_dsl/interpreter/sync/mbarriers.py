@@ -111,7 +111,7 @@ class Mbarriers:
             self.index,
             self.state,
             self.used,
-            self.storage.changing_shadow,
+            self.storage.disclosed(forget=True).states,
         )
         if wrong >> 32 == LIVE:
             self._refuse_second(wrong & 0xFFFFFFFF, addresses)
