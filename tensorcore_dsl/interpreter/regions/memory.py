@@ -42,7 +42,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     STORE,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
-from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_warp, touches_line
+from tensorcore_dsl.interpreter.sanitizer.word_accesses import Where, touch_warp, touches_line
 from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
 
 # Words of the record of a chunk's memories: addresses of arrays, and their sizes.
@@ -193,20 +193,18 @@ def _is_quiet(
         at, count = memories[GLOBAL_PLACES], memories[ARRAYS]
     places = native.array_at(at, (count, ITEMS), np.int64)
     table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
-    kind = STORE if stores else LOAD
+    kind, where = STORE if stores else LOAD, Where(which, places, table, memories[PEERS], memories[GROUP])
     h[SINCE] = ALWAYS
     if lanes == EVERY_LANE:
         address = int(peek32(addresses))
         even = native.has_stride32(addresses, size)
         if wide:
             address, even = int(peek64(addresses)), native.has_stride64(addresses, size)
-        if even and touches_line(h, kind, which, step, address, first, size, places, table, memories[GROUP]):
+        if even and touches_line(h, where, kind, step, address, first, size):
             return True
     words, flags = np.empty(32, np.uint64), np.empty(32, np.bool_)
-    there = 0
     for lane in range(32):
         flags[lane] = lanes >> lane & 1 != 0
-        there += lanes >> lane & 1
         words[lane] = np.uint64(peek32(addresses + 4 * lane))
         if wide:
             words[lane] = peek64(addresses + 8 * lane)
@@ -217,22 +215,7 @@ def _is_quiet(
     # checked. To have noted some loads does no harm.
     quiet, todo = True, CHECK if stores else CHECK | NOTE
     while quiet and todo != 0:
-        conflict = touch_warp(
-            h,
-            kind,
-            todo,
-            which,
-            step,
-            by_thread,
-            active,
-            first,
-            there,
-            size,
-            places,
-            table,
-            memories[PEERS],
-            memories[GROUP],
-        )
+        conflict = touch_warp(h, where, kind, todo, step, by_thread, active, first, size)
         quiet = conflict == 0 and h[FOUNDS] == 0
         todo = CHECK | NOTE if todo == CHECK else 0
     h[FOUNDS] = 0

@@ -20,7 +20,7 @@ of strong instructions (atomics, volatile, relaxed and stronger) of one size are
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,30 @@ NON_COHERENT = 255  # in the place of a strength
 CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE, SYSTEM_SCOPE = range(4)
 
 
+class Actor(NamedTuple):
+    """Who accesses memory, for compiled functions.
+
+    Attributes
+    ----------
+    mine : int
+        Lanes of the warp of `thread` that make the access or have issued it.
+    thread : int
+        One of these lanes, as a thread of the chunk.
+    row : int
+        Row of the clocks with what they know.
+    strong : int
+        Strength of the instruction.
+    local : bool
+        All accesses of this memory are known to be of this cluster.
+    """
+
+    mine: int
+    thread: int
+    row: int
+    strong: int
+    local: bool
+
+
 @inlined
 def _who(h: Any, serial: int) -> int:
     who: int = int(peek32(h[WHO] + 4 * serial))
@@ -98,28 +122,27 @@ def _node(h: Any, node: int, item: int) -> int:
 
 
 @compiled
-def order_of(
-    h: Any, serial: int, lanes: int, mine: int, thread: int, row: int, vector: int, local: bool
-) -> int:
+def order_of(h: Any, by: Any, serial: int, lanes: int, vector: int) -> int:
     """1: the access happened before what is done now; 0: it did not; 2: ask `foreign`.
 
-    lanes: 0 for an asynchronous operation. mine: the lanes that do it, of the warp of `thread`.
-    vector: ORDER, or one of the fenced ones. local: the access is known to be of this cluster.
+    by: the `Actor`. lanes: of the earlier access, 0 for an asynchronous operation. vector: ORDER, or
+    one of the fenced ones.
     """
-    if local and lanes != 0 and vector == 0 and serial <= int(peek32(h[FLOOR] + 4 * row)):
+    row, thread = by.row, by.thread
+    if by.local and lanes != 0 and vector == 0 and serial <= int(peek32(h[FLOOR] + 4 * row)):
         return 1
-    if not local and not _ours(h, serial):
+    if not by.local and not _ours(h, serial):
         return 2 if h[COUPLED] else 0
     warp, warps = _who(h, serial) & WARP_MASK, h[WARPS]
     if warp // warps != thread // 32 // warps:
         return 2 if h[COUPLED] else 0
     if lanes == 0:
         return 1 if _known(h, 0, row, _who(h, serial + 1)) >= serial else 0
-    own = mine if warp == thread // 32 else 0
+    alone = by.mine if warp == thread // 32 else 0
     column = warp % warps * 32
     while lanes != 0:
         lane = lowest_bit(lanes)
-        if own != 1 << lane and _known(h, 0, row, column + lane) < serial:
+        if alone != 1 << lane and _known(h, 0, row, column + lane) < serial:
             return 0
         if vector != 0 and _known(h, vector, row, column + lane) < serial:
             return 0
@@ -151,69 +174,52 @@ def first_of(h: Any, code: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
+def _compatible(h: Any, by: Any, serial: int) -> bool:
     """Are both accesses strong, of one size, with scopes that include each other?"""
     who = _who(h, serial)
-    other = int(peek8(h[STRONG] + (who >> WARP_BITS)))
-    if strong == 0 or (strong ^ other) & (ATOMIC - 1):
+    earlier = int(peek8(h[STRONG] + (who >> WARP_BITS)))
+    if by.strong == 0 or (by.strong ^ earlier) & (ATOMIC - 1):
         return False
-    scope = min(strong, other) >> SIZE_BITS
-    warp, own = who & WARP_MASK, thread // 32
-    if (warp // h[WARPS] - own // h[WARPS]) % h[DEVICES] != 0:
+    scope = min(by.strong, earlier) >> SIZE_BITS
+    warp, here = who & WARP_MASK, by.thread // 32
+    if (warp // h[WARPS] - here // h[WARPS]) % h[DEVICES] != 0:
         return bool(scope == SYSTEM_SCOPE)
     if not _ours(h, serial):
         return bool(scope >= GPU_SCOPE)
-    if warp // h[CTA_WARPS] == own // h[CTA_WARPS]:
+    if warp // h[CTA_WARPS] == here // h[CTA_WARPS]:
         return True
-    return bool(scope >= (CLUSTER_SCOPE if warp // h[WARPS] == own // h[WARPS] else GPU_SCOPE))
+    return bool(scope >= (CLUSTER_SCOPE if warp // h[WARPS] == here // h[WARPS] else GPU_SCOPE))
 
 
 @compiled
-def examine(
-    h: Any,
-    code: int,
-    what: int,
-    mine: int,
-    thread: int,
-    row: int,
-    place: int,
-    strong: int,
-    local: bool,
-    vector: int,
-    reads: int,
-) -> int:
+def examine(h: Any, by: Any, code: int, what: int, place: int, vector: int, reads: int) -> int:
     """Check an access against a code; 1 when something is in conflict, which `found` names.
 
-    strong: of the accessing instruction. vector: what must know of accesses through the generic
-    proxy. reads: the code of the reads of the granule.
+    vector: what must know of accesses through the generic proxy. reads: the code of the reads of the
+    granule.
     """
-    newest = True
+    newest, thread = True, by.thread
     while code != 0:
         kind = code & KIND
         serial, lanes, code = first_of(h, code)
         if kind == MANY:
-            if strong >> SIZE_BITS >= GPU_SCOPE and _compatible(h, strong, serial, thread):
+            if by.strong >> SIZE_BITS >= GPU_SCOPE and _compatible(h, by, serial):
                 return 0
             report(h, what, thread, place, serial, 0)
             return 1
-        order = order_of(h, serial, lanes, mine, thread, row, 0, local)
+        order = order_of(h, by, serial, lanes, 0)
         step = _who(h, serial) >> WARP_BITS
         nc = what == READ and int(peek8(h[STRONG] + step)) == NON_COHERENT
         if serial > h[SINCE] or nc:
             report(h, what, thread, place, serial, lanes)
             return 1
         if order != 1:
-            observed = (
-                newest
-                and what == WROTE
-                and reads != 0
-                and _observed(h, serial, step, reads, mine, thread, row, local)
-            )
-            if not observed and not _compatible(h, strong, serial, thread):
+            observed = newest and what == WROTE and reads != 0 and _observed(h, by, serial, step, reads)
+            if not observed and not _compatible(h, by, serial):
                 report(h, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
                 if order == 0:
                     return 1
-        elif vector != 0 and lanes != 0 and order_of(h, serial, lanes, mine, thread, row, vector, local) == 0:
+        elif vector != 0 and lanes != 0 and order_of(h, by, serial, lanes, vector) == 0:
             unfenced = UNFENCED_WRITE if what == WROTE else UNFENCED_READ
             report(h, unfenced, thread, place, serial, lanes)
             return 1
@@ -222,9 +228,7 @@ def examine(
 
 
 @compiled
-def _observed(
-    h: Any, serial: int, step: int, reads: int, mine: int, thread: int, row: int, local: bool
-) -> bool:
+def _observed(h: Any, by: Any, serial: int, step: int, reads: int) -> bool:
     """Did a read that happened before what is done now observe the last write, a strong one?"""
     if int(peek8(h[STRONG] + step)) == 0:
         return False
@@ -234,9 +238,9 @@ def _observed(
         if kind == MANY or lanes == 0 or read < serial:
             continue
         warp = _who(h, read) & WARP_MASK
-        if warp == thread // 32 and lanes & mine and _ours(h, read):
+        if warp == by.thread // 32 and lanes & by.mine and _ours(h, read):
             return True
-        if order_of(h, read, lanes, mine, thread, row, 0, local) == 1:
+        if order_of(h, by, read, lanes, 0) == 1:
             return True
     return False
 
@@ -287,9 +291,7 @@ def linked(h: Any, serial: int, lanes: int, rest: int) -> int:
 
 
 @compiled
-def added(
-    h: Any, code: int, serial: int, lanes: int, mine: int, thread: int, row: int, strong: int, local: bool
-) -> Any:
+def added(h: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
     """The code after an access, without those before it that it stands for.
 
     A strong access stands for strong ones only: with the next strong one it is not in conflict.
@@ -297,8 +299,8 @@ def added(
     which therefore happened before all that comes after the atomic one.
 
     """
-    first, kept, observes = code, 0, strong & ATOMIC != 0
-    if strong == 0 and local and joins_chain(h, code, serial):
+    first, kept, observes = code, 0, by.strong & ATOMIC != 0
+    if by.strong == 0 and by.local and joins_chain(h, code, serial):
         return linked(h, serial, lanes, code)
     if observes:  # the last lane observes the others
         while lanes & (lanes - 1) != 0:
@@ -313,13 +315,13 @@ def added(
             lanes = max(lanes, there) if observes else lanes | there
             newest = False
             continue
-        order = order_of(h, old, there, mine, thread, row, 0, local)
-        if strong and int(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0:
+        order = order_of(h, by, old, there, 0)
+        if by.strong and int(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0:
             order = 2
         elif observes and newest:
             order = 1
         newest = False
-        if order == 0 and not local and h[COUPLED] == 0 and _elsewhere(h, old, thread):
+        if order == 0 and not by.local and h[COUPLED] == 0 and _elsewhere(h, old, by.thread):
             return old << LANE_BITS | MANY
         if order != 1:
             kept = prepend(h, old, there, kept)
@@ -352,8 +354,9 @@ def _elsewhere(h: Any, serial: int, thread: int) -> bool:
 
 
 @compiled
-def touch(  # noqa: PLR0913
+def touch(
     h: Any,
+    by: Any,
     kind: int,
     todo: int,
     writes: int,
@@ -363,18 +366,13 @@ def touch(  # noqa: PLR0913
     shift: int,
     serial: int,
     lanes: int,
-    mine: int,
-    thread: int,
-    row: int,
-    strong: int,
-    local: bool,
     vector: int,
 ) -> int:
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
-    writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation, which the
-    lanes `mine` have issued. vector: not ORDER if accesses through the generic proxy must have been
-    fenced: writes before any access, reads before a write.
+    writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation. vector: not
+    ORDER if accesses through the generic proxy must have been fenced: writes before any access,
+    reads before a write.
     """
     stores = kind in (STORE, STRONG_STORE)
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
@@ -385,28 +383,22 @@ def touch(  # noqa: PLR0913
         if wrote != seen_writes or (read != seen_reads and stores):
             place = granule << shift
             if todo & CHECK:
-                if wrote != 0 and examine(
-                    h, wrote, WROTE, mine, thread, row, place, strong, local, vector, read
-                ):
+                if wrote != 0 and examine(h, by, wrote, WROTE, place, vector, read):
                     return 1
-                if (
-                    stores
-                    and read != 0
-                    and examine(h, read, READ, mine, thread, row, place, strong, local, vector, 0)
-                ):
+                if stores and read != 0 and examine(h, by, read, READ, place, vector, 0):
                     return 1
             if stores and todo & NOTE:
                 new_reads = 0
                 if kind == STRONG_STORE:
-                    new_writes = added(h, wrote, serial, lanes, mine, thread, row, strong, local)
+                    new_writes = added(h, by, wrote, serial, lanes)
                     new_reads = read
                 elif wrote >> LANE_BITS == serial and wrote & KIND != CHAIN and lanes != 0 and todo & CHECK:
-                    report(h, TOGETHER, thread, place, serial, lanes)
+                    report(h, TOGETHER, by.thread, place, serial, lanes)
                     return 1
                 else:
                     new_writes = prepend(h, serial, lanes & -lanes, 0)
         if not stores and read != seen_reads and todo & NOTE:
-            new_reads = added(h, read, serial, lanes, mine, thread, row, strong, local)
+            new_reads = added(h, by, read, serial, lanes)
         seen_writes, seen_reads = wrote, read
         if todo & NOTE:
             if stores:
@@ -416,48 +408,20 @@ def touch(  # noqa: PLR0913
 
 
 @compiled
-def touch_ranges(  # noqa: PLR0913
-    h: Any,
-    kind: int,
-    todo: int,
-    serial: int,
-    mine: int,
-    thread: int,
-    row: int,
-    starts: Any,
-    size: int,
-    place: Any,
-    strong: int,
-    local: bool,
-    vector: int,
+def touch_ranges(
+    h: Any, by: Any, kind: int, todo: int, serial: int, starts: Any, size: int, place: Any, vector: int
 ) -> int:
     """An asynchronous access to `size` bytes at each of `starts`; 1 after a conflict.
 
-    place: (ITEMS,). mine, thread: the lanes of a warp that issued it. row: what they know.
+    place: (ITEMS,).
     """
     shift = place[SHIFT]
     for i in range(starts.size):
         start = int(starts[i])
         if start < 0 or start + size > place[LIMIT]:
             continue
-        if touch(
-            h,
-            kind,
-            todo,
-            place[POINTER_WRITES],
-            place[POINTER_READS],
-            start >> shift,
-            start + size - 1 >> shift,
-            shift,
-            serial,
-            0,
-            mine,
-            thread,
-            row,
-            strong,
-            local,
-            vector,
-        ):
+        writes, reads, last = place[POINTER_WRITES], place[POINTER_READS], start + size - 1 >> shift
+        if touch(h, by, kind, todo, writes, reads, start >> shift, last, shift, serial, 0, vector):
             return 1
     return 0
 

@@ -192,18 +192,6 @@ class ProxyFences:
         self._count(read, -1)
         self.reads = [other for other in self.reads if other is not read]
 
-    def stamp(self, threads: np.ndarray, ctas: np.ndarray, bytes: np.ndarray) -> None:
-        """Stamp the words that these threads store: `bytes` of `ctas`, (threads, bytes of each)."""
-        low = (threads & STAMP_MASK).astype(np.uint32)
-        stamps = np.asarray(self.epochs[threads] << np.uint32(STAMP_BITS) | low)
-        words, pages = self.stamps.shape[1], bytes[:, 0] // PAGE
-        begun = words - words // PAGE_WORDS
-        for cta, page in {*zip(ctas.ravel().tolist(), pages.tolist(), strict=True)}:
-            if not self.stamps[cta, begun + page]:
-                self.stamps[cta, page * PAGE // 4 : (page + 1) * PAGE // 4] = 0
-                self.stamps[cta, begun + page] = 1
-        self.stamps[ctas, bytes // 4] = stamps[:, None]
-
     def leave(self, cta: int) -> None:
         """A CTA ends: nothing may still read its shared memory."""
         for read in self.reads:

@@ -33,7 +33,7 @@ from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     ORDER,
     VectorClocks,
 )
-from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_words
+from tensorcore_dsl.interpreter.sanitizer.word_accesses import Where, touch_words
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
@@ -196,19 +196,8 @@ class Races(HappensBefore):
             with self.launch.access if memory == history.GLOBAL else nullcontext():
                 book = self._prepare(self.chunk.threads // WARP + 2)
                 book[history.SINCE] = since
-                touch_words(
-                    book,
-                    kind,
-                    todo,
-                    memory,
-                    at,
-                    addresses,
-                    mask,
-                    size,
-                    self.places[memory],
-                    self.table,
-                    self.peers,
-                )
+                where = Where(memory, self.places[memory], self.table, self.peers, self.chunk.group)
+                touch_words(book, where, kind, todo, at, addresses, mask, size)
             return bool(book[history.FOUNDS])
 
         def judge() -> race_report.Finding | None:
@@ -440,21 +429,8 @@ class Races(HappensBefore):
         todo = history.CHECK | history.NOTE
         starts = np.ascontiguousarray(starts, np.int64)
         with self.launch.access if memory == history.GLOBAL else nullcontext():
-            history.touch_ranges(
-                book,
-                kind,
-                todo,
-                serial,
-                mine,
-                thread,
-                row,
-                starts,
-                size,
-                place,
-                strong,
-                memory == history.OWN,
-                vector,
-            )
+            by = history.Actor(mine, thread, row, strong, memory == history.OWN)
+            history.touch_ranges(book, by, kind, todo, serial, starts, size, place, vector)
         if whole:
             self.clocks.free(row)
         if book[history.FOUNDS] == 0:
@@ -489,19 +465,9 @@ class Races(HappensBefore):
         others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
         ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)
-        touch_words(
-            self._prepare(self.chunk.threads // WARP + 2),
-            history.LOAD,
-            history.NOTE,
-            history.CLUSTER,
-            self.chunk.at_step,
-            ranks,
-            others,
-            LIFE,
-            self.lives,
-            self.table,
-            self.peers,
-        )
+        where = Where(history.CLUSTER, self.lives, self.table, self.peers, self.chunk.group)
+        book, at = self._prepare(self.chunk.threads // WARP + 2), self.chunk.at_step
+        touch_words(book, where, history.LOAD, history.NOTE, at, ranks, others, LIFE)
 
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of what others did to its shared memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     WARP_BITS,
     WARP_MASK,
     WHO,
+    Actor,
     added,
     first_of,
     joins_chain,
@@ -49,85 +50,66 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 
+class Where(NamedTuple):
+    """The memory of an access, for compiled functions.
+
+    Attributes
+    ----------
+    memory : int
+        OWN, CLUSTER or GLOBAL.
+    places : array
+        (CTAs or allocations, ITEMS): where their codes are.
+    table : array
+        The allocations.
+    peers, group : int
+        CTAs of a cluster, and threads of a CTA.
+    """
+
+    memory: int
+    places: Any
+    table: Any
+    peers: int
+    group: int
+
+
 @compiled
 def touch_words(
-    h: Any,
-    kind: int,
-    todo: int,
-    memory: int,
-    step: int,
-    addresses: Any,
-    active: Any,
-    size: int,
-    places: Any,
-    table: Any,
-    peers: int,
+    h: Any, where: Any, kind: int, todo: int, step: int, addresses: Any, active: Any, size: int
 ) -> int:
     """The accesses of `size` bytes by the active threads; 1 after a conflict.
 
-    places: (CTAs or allocations, ITEMS). table: the allocations. peers: CTAs of a cluster.
     Addresses outside are left out; the memories refuse them.
     """
-    group = addresses.size // places.shape[0] if memory != GLOBAL else 1
     for first in range(0, addresses.size, 32):
         count = 0
         for thread in range(first, first + 32):
             count += active[thread]
         if count == 0 or (
             todo == CHECK | NOTE
-            and touches_row(h, kind, memory, step, addresses, first, count, size, places, table, group)
+            and count == 32
+            and where.memory != CLUSTER
+            and _side_by_side(h, addresses, first, size)
+            and touches_line(h, where, kind, step, int(addresses[first]), first, size)
         ):
             continue
-        if touch_warp(
-            h, kind, todo, memory, step, addresses, active, first, count, size, places, table, peers, group
-        ):
+        if touch_warp(h, where, kind, todo, step, addresses, active, first, size):
             return 1
     return 0
 
 
 @compiled
-def touches_row(
-    h: Any,
-    kind: int,
-    memory: int,
-    step: int,
-    addresses: Any,
-    first: int,
-    count: int,
-    size: int,
-    places: Any,
-    table: Any,
-    group: int,
-) -> bool:
-    """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
-    conflict with them; else nothing is done."""
-    if count != 32 or memory == CLUSTER or not _side_by_side(h, addresses, first, size):
-        return False
-    return bool(touches_line(h, kind, memory, step, int(addresses[first]), first, size, places, table, group))
-
-
-@compiled
-def touches_line(
-    h: Any,
-    kind: int,
-    memory: int,
-    step: int,
-    address: int,
-    first: int,
-    size: int,
-    places: Any,
-    table: Any,
-    group: int,
-) -> bool:
-    """`touches_row` where the lanes access one word behind the other, from an address on."""
+def touches_line(h: Any, where: Any, kind: int, step: int, address: int, first: int, size: int) -> bool:
+    """`touch_warp` at once, where all lanes access one word behind the other, from an address on,
+    and nothing is in conflict with them; else nothing is done."""
+    memory, places = where.memory, where.places
     weak = int(peek8(h[STRONG] + step)) == 0 and kind in (LOAD, STORE)
     if not weak or not _know_the_same(h, first):
         return False
-    which, offset = first // group, address
+    which, offset = first // where.group, address
     if memory == GLOBAL:
         which = (address >> 40) - 1
         if which >= 0 and which < places.shape[0]:
-            offset = address - table[which, 0] + places[which, ORIGIN]
+            offset = address - where.table[which, 0] + places[which, ORIGIN]
     if which < 0 or which >= places.shape[0] or offset < 0:
         return False
     shift = places[which, SHIFT]
@@ -151,26 +133,11 @@ def touches_line(
 
 
 @compiled
-def touch_warp(  # noqa: PLR0913, PLR0915
-    h: Any,
-    kind: int,
-    todo: int,
-    memory: int,
-    step: int,
-    addresses: Any,
-    active: Any,
-    first: int,
-    count: int,
-    size: int,
-    places: Any,
-    table: Any,
-    peers: int,
-    group: int,
+def touch_warp(  # noqa: PLR0915
+    h: Any, where: Any, kind: int, todo: int, step: int, addresses: Any, active: Any, first: int, size: int
 ) -> int:
-    """`touch_words` of the `count` active threads of the warp that begins with thread `first`.
-
-    group: threads of a CTA.
-    """
+    """`touch_words` of the active threads of the warp that begins with thread `first`."""
+    memory, places = where.memory, where.places
     strong = int(peek8(h[STRONG] + step))
     local = memory != GLOBAL
     if strong == NON_COHERENT:  # no write at all is right
@@ -181,7 +148,7 @@ def touch_warp(  # noqa: PLR0913, PLR0915
     serial = h[NEXT]
     h[NEXT] += 1
     poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
-    cta = first // group
+    cta = first // where.group
     _together(h, addresses, active, first, lanes_of, slots)
     for lane in range(32):
         lanes = lanes_of[lane]
@@ -194,13 +161,13 @@ def touch_warp(  # noqa: PLR0913, PLR0915
         elif memory == CLUSTER:
             which, rank = cta, address >> CLUSTER_SHIFT
             if rank > 0:
-                which = which // peers * peers + rank - 1
+                which = which // where.peers * where.peers + rank - 1
             offset = address & ((1 << CLUSTER_SHIFT) - 1)
         else:
             which = (address >> 40) - 1
             if which < 0 or which >= places.shape[0]:
                 continue
-            offset = address - table[which, 0] + places[which, ORIGIN]
+            offset = address - where.table[which, 0] + places[which, ORIGIN]
         if which >= places.shape[0] or offset < 0 or offset + size > places[which, LIMIT]:
             continue
         if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
@@ -208,27 +175,10 @@ def touch_warp(  # noqa: PLR0913, PLR0915
         shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
         start, end = offset >> shift, offset + size - 1 >> shift
         writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
-        alone = plain and lanes == 1 << lane
-        if alone and _touch_known(h, kind, notes, writes, reads, start, end, serial, thread, here, local):
+        alone, by = plain and lanes == 1 << lane, Actor(lanes, thread, here, strong, local)
+        if alone and _touch_known(h, by, kind, notes, writes, reads, start, end, serial):
             continue
-        if touch(
-            h,
-            kind,
-            todo,
-            writes,
-            reads,
-            start,
-            end,
-            shift,
-            serial,
-            lanes,
-            lanes,
-            thread,
-            here,
-            strong,
-            local,
-            0,
-        ):
+        if touch(h, by, kind, todo, writes, reads, start, end, shift, serial, lanes, 0):
             return 1
     return 0
 
@@ -322,7 +272,8 @@ def _warp_knows(h: Any, code: int, first: int, local: bool) -> bool:
             return True
     row = int(peek64(h[ROW_OF] + 8 * first))
     for lane in range(32):
-        good = good and order_of(h, serial, 1 << lane, 1 << lane, first + lane, row, 0, local) == 1
+        by = Actor(1 << lane, first + lane, row, 0, local)
+        good = good and order_of(h, by, serial, 1 << lane, 0) == 1
     return good
 
 
@@ -367,17 +318,7 @@ def _together(h: Any, addresses: Any, active: Any, first: int, lanes_of: Any, sl
 
 @compiled
 def _touch_known(
-    h: Any,
-    kind: int,
-    notes: bool,
-    writes: int,
-    reads: int,
-    first: int,
-    last: int,
-    serial: int,
-    thread: int,
-    row: int,
-    local: bool,
+    h: Any, by: Any, kind: int, notes: bool, writes: int, reads: int, first: int, last: int, serial: int
 ) -> bool:
     """`touch` for a weak access by one lane that knows of all accesses in conflict with it.
 
@@ -386,15 +327,14 @@ def _touch_known(
     stores, seen_write, seen_read = kind == STORE, 0, 0
     for granule in range(first, last + 1):
         wrote, read = int(peek32(writes + 4 * granule)), int(peek32(reads + 4 * granule))
-        if wrote != seen_write and not _knows(h, wrote, thread, row, local, False):
+        if wrote != seen_write and not _knows(h, by, wrote, False):
             return False
-        if stores and read != seen_read and not _knows(h, read, thread, row, local, True):
+        if stores and read != seen_read and not _knows(h, by, read, True):
             return False
         seen_write, seen_read = wrote, read
     if not notes:
         return True
-    lane = 1 << (thread & 31)
-    code = serial << LANE_BITS | thread & 31
+    code = serial << LANE_BITS | by.thread & 31
     old, new = 0, code
     for granule in range(first, last + 1):
         if stores:
@@ -404,24 +344,24 @@ def _touch_known(
             read = int(peek32(reads + 4 * granule))
             if read != old:
                 old, new = read, code
-                if local and joins_chain(h, read, serial):
-                    new = linked(h, serial, lane, read)
-                elif not _knows(h, read, thread, row, local, False):
-                    new = int(added(h, read, serial, lane, lane, thread, row, 0, local))
+                if by.local and joins_chain(h, read, serial):
+                    new = linked(h, serial, by.mine, read)
+                elif not _knows(h, by, read, False):
+                    new = int(added(h, by, read, serial, by.mine))
             poke32(reads + 4 * granule, np.uint32(new))
     return True
 
 
 @inlined
-def _knows(h: Any, code: int, thread: int, row: int, local: bool, overwrites: bool) -> bool:
-    """Does the thread know of all accesses of a code? overwrites: they are reads before a store."""
+def _knows(h: Any, by: Any, code: int, overwrites: bool) -> bool:
+    """Does a lane know of all accesses of a code? overwrites: they are reads before a store."""
     while code != 0:
         if code & KIND in (ASYNC, MANY):
             return False
         serial, lanes, code = first_of(h, code)
         if serial > h[SINCE] or lanes == 0:
             return False
-        if order_of(h, serial, lanes, 1 << (thread & 31), thread, row, 0, local) != 1:
+        if order_of(h, by, serial, lanes, 0) != 1:
             return False
         step = int(peek32(h[WHO] + 4 * serial)) >> WARP_BITS
         if overwrites and int(peek8(h[STRONG] + step)) == NON_COHERENT:
