@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, span
+from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, owner_of, span
 
 LEAST = 1 << 28  # bytes; pages that nobody has touched cost nothing
 KEPT = 1 << 26  # bytes that stay occupied between launches
@@ -40,12 +40,6 @@ class _Region:
         self.written.append((low, high))
 
 
-def _owner(array: np.ndarray) -> int:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return span(array)[0]
-
-
 def _regions(arguments: Sequence[Any]) -> list[_Region]:
     """The memory of all arrays, in order; those that overlap are in one region.
 
@@ -61,7 +55,7 @@ def _regions(arguments: Sequence[Any]) -> list[_Region]:
         if regions and low < regions[-1].high:
             regions[-1].high = max(regions[-1].high, high)
         else:
-            regions.append(_Region(low, high, _owner(array), []))
+            regions.append(_Region(low, high, owner_of(array), []))
         if argument.writable and array.flags.writeable:
             regions[-1].may_be_written(low, high)
     end = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from typing import Any
 
@@ -352,25 +353,10 @@ class HangReport:
 
 def _cycle(targets: Mapping[int, list[int]]) -> list[int]:
     """Groups of which each waits for the next one, and the last for the first; [] if none."""
-    for start in targets:
-        path: list[int] = []
-        found = _search(start, targets, path, set())
-        if found:
-            return found
-    return []
-
-
-def _search(at: int, targets: Mapping[int, list[int]], path: list[int], seen: set[int]) -> list[int]:
-    """A cycle that a search from `at` on meets; path: how it came here; seen: ends of searches."""
-    if at in path:
-        return path[path.index(at) :]
-    if at in seen:
-        return []
-    seen.add(at)
-    path.append(at)
-    for target in targets.get(at, ()):
-        found = _search(target, targets, path, seen)
-        if found:
-            return found
-    path.pop()
+    try:
+        TopologicalSorter(targets).prepare()
+    except CycleError as error:
+        cycle: list[int] = error.args[1][:0:-1]  # each is awaited by the next one there
+        first = min(range(len(cycle)), key=cycle.__getitem__)
+        return cycle[first:] + cycle[:first]
     return []

@@ -245,11 +245,7 @@ class BulkCopies:
         self._read(thread, box, start, BULK_ALIGN, copies=False)
         self._load(thread, box, dst, bar, None, BULK_ALIGN, start)
         if self.sanitizer.proxies.tracked:
-            owner, chunks = np.array([thread]), box.chunks(start)[None]
-            groups, ctas = owner * 0, owner // chunk.group
-            read = Read(SHARE, chunk.at_step, owner, groups, ctas, chunks, owner * 0)
-            self.sanitizer.proxies.add(read)
-            self.sanitizer.in_flight.attach(read)
+            self.sanitizer.in_flight.attach(self._begin_read(SHARE, thread, 0, box.chunks(start)))
 
     def commit(self) -> None:
         """Close the group of each active thread."""
@@ -327,12 +323,8 @@ class BulkCopies:
         """Count the bytes of a box that have come to a CTA; they are in flight until seen."""
         slot, phase = self.mbarriers.complete(cta, barrier, box.size, thread)
         threads, *where = np.array([[thread], [cta], [target], [slot], [phase]])
-        self._fly(threads, box, *where)
-
-    def _fly(self, threads: np.ndarray, box: TensorBox, *where: np.ndarray) -> None:
-        """Note boxes in flight; where: see `CopiesInFlight.add`."""
         self.sanitizer.in_flight.add(threads, self.chunk.at_step, box.reach, *where)
-        self.chunk.tally.bytes["shared", "store"] += len(threads) * box.size
+        self.chunk.tally.bytes["shared", "store"] += box.size
 
     def _note_load(
         self, thread: int, box: TensorBox, cta: int, target: int, barrier: int, source: int | None
@@ -383,12 +375,16 @@ class BulkCopies:
             box.reduce(self.storage.data[thread // group], src, op)
         self._note_store(thread, box, src, op is not None)
         if self.sanitizer.proxies.tracked:
-            owner, chunks = np.array([thread]), box.chunks(src)[None]
-            groups, ctas = self.commits[owner], owner // group
-            read = Read(STORE, chunk.at_step, owner, groups, ctas, chunks, owner * 0)
-            self.sanitizer.proxies.add(read)
+            self._begin_read(STORE, thread, int(self.commits[thread]), box.chunks(src))
         chunk.tally.bytes["shared", "load"] += box.size
         chunk.tally.bytes["global", "store"] += box.inside
+
+    def _begin_read(self, kind: int, thread: int, group: int, chunks: np.ndarray) -> Read:
+        """Note that an operation of a thread in one of its groups reads chunks of its CTA."""
+        owner, groups, ctas, row = np.array([[thread], [group], [thread // self.chunk.group], [0]])
+        read = Read(kind, self.chunk.at_step, owner, groups, ctas, chunks[None], row)
+        self.sanitizer.proxies.add(read)
+        return read
 
     def _note_store(self, thread: int, box: TensorBox, src: int, reduces: bool) -> None:
         """Show a store to the detector of races: it is over for its source and its target apart."""

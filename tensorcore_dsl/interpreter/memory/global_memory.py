@@ -118,12 +118,16 @@ def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]
     if not isinstance(array, np.ndarray):
         raise ArgumentError(f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array")
     low, high = span(array)
-    owner = array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    shift = (low - span(owner)[0]) % ALIGNMENT
+    shift = (low - owner_of(array)) % ALIGNMENT
     writable = pointer.writable and array.flags.writeable
     return base_of(index) + shift, high - low, low, int(writable)
+
+
+def owner_of(array: np.ndarray) -> int:
+    """The first real address of the array that an array is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return span(array)[0]
 
 
 def span(array: np.ndarray) -> tuple[int, int]:

@@ -18,7 +18,7 @@ Messages, by which barriers hand clocks on, are rows too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +95,12 @@ class VectorClocks:
         floor, users, foreign = grown
         self.rows = Rows(known, floor, users, foreign, rows.row_of, stack, rows.merges, rows.counts)
 
+    def _with_room(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Call a compiled function of the rows, again with more rows whenever these run out."""
+        self.reserve(64)
+        while function(self.rows, *arguments):
+            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+
     def column(self, cluster: int) -> int:
         """A new column of a cluster."""
         column = int(self.columns[cluster])
@@ -124,8 +130,7 @@ class VectorClocks:
         keys: (T,). span: threads that a group may come from, such as a warp.
         """
         self.reserve(self.threads // span + 1 if span > WARP else self.threads // WARP * 2 + 64)
-        while _meet(self.rows, keys, span, now, self.width, self.full):
-            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+        self._with_room(_meet, keys, span, now, self.width, self.full)
         self._settle()
 
     def release(self, messages: np.ndarray, now: int) -> None:
@@ -135,18 +140,14 @@ class VectorClocks:
 
     def acquire(self, messages: np.ndarray) -> None:
         """Each thread learns its message (-1: none)."""
-        self.reserve(64)
-        while _acquire(self.rows, messages):
-            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+        self._with_room(_acquire, messages)
         self._settle()
 
     def fence(self, mask: np.ndarray, shared: bool, everywhere: bool, now: int) -> None:
         """The threads of `mask` fence what they know and did: for shared memory, global or both."""
         first = FENCED_SHARED if shared else FENCED_GLOBAL
         last = FENCED_GLOBAL if everywhere or not shared else FENCED_SHARED
-        self.reserve(64)
-        while _fence(self.rows, mask, first, last, now, self.width):
-            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+        self._with_room(_fence, mask, first, last, now, self.width)
         of = np.unique(self.rows.row_of[mask])
         for row in of[self.rows.foreign[of] > 0].tolist():
             self._fence_foreign(row, slice(first, last + 1))
@@ -166,9 +167,7 @@ class VectorClocks:
 
         columns: (T,), -1 for none. serials: (T,), the last operation of that column that is over.
         """
-        self.reserve(64)
-        while _observe(self.rows, mask, columns, serials):
-            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+        self._with_room(_observe, mask, columns, serials)
 
     def snapshot(self, thread: int, now: int) -> np.ndarray:
         """(vectors, columns) of what a thread knows and did."""

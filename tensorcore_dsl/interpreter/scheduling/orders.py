@@ -9,7 +9,7 @@ switch for each stop. `b0w2@17`: warp 2 of block 0 stops before the 17th instruc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -173,6 +173,15 @@ def distances(flags: list[bool]) -> np.ndarray:
         nearest = at if flags[at] else nearest
         found[at] = nearest
     return found
+
+
+def take(chunk: Chunk, at: int, taken: np.ndarray) -> Cohort:
+    """Remove threads from the cohort at a position; returns them as a cohort."""
+    cohort = chunk.cohorts.pop(at)
+    left = cohort.mask & ~taken
+    if left.any():
+        chunk.cohorts[at] = replace(cohort, mask=left)
+    return replace(cohort, mask=taken)
 
 
 def warps_of(mask: np.ndarray) -> np.ndarray:

@@ -10,12 +10,10 @@ GPU may run them, up to the next instruction that the lanes execute together.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
-from tensorcore_dsl.interpreter.scheduling.orders import READY, distances, is_divisible, warps_of
+from tensorcore_dsl.interpreter.scheduling.orders import READY, distances, is_divisible, take, warps_of
 
 SHORT = 32  # steps of the longest short time slice
 UNLIMITED = 1 << 30
@@ -114,17 +112,14 @@ class RandomSchedule:
 
     def _take(self, chunk: Chunk, at: int, warps: np.ndarray) -> Cohort:
         """Remove the threads of some warps from a cohort, whole warpgroups where it needs them."""
-        cohort = chunk.cohorts.pop(at)
+        cohort = chunk.cohorts[at]
         unit = max(cohort.unit // WARP, 1)
         units = np.asarray(warps.reshape(-1, unit).any(axis=1))
         taken = cohort.mask & np.repeat(units, unit * WARP)
         if self.lanes is not None and self.divisible[at] and not self.retries:
             taken = self._some_lanes(self.lanes, taken)
         self.blocked[taken] = READY
-        left = cohort.mask & ~taken
-        if left.any():
-            chunk.cohorts[at] = replace(cohort, mask=left)
-        return replace(cohort, mask=taken)
+        return take(chunk, at, taken)
 
     def _some_lanes(self, random: np.random.Generator, taken: np.ndarray) -> np.ndarray:
         """In half of the cases the lanes of a drawn part of each warp, where it has threads."""

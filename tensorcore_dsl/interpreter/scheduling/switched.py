@@ -7,8 +7,6 @@ nobody else can.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
@@ -20,6 +18,7 @@ from tensorcore_dsl.interpreter.scheduling.orders import (
     Switch,
     distances,
     is_point,
+    take,
     warps_of,
 )
 
@@ -104,7 +103,8 @@ class SwitchedSchedule:
                 continue
             if warp != self.current:
                 self.current, self.length, self.still = warp, 0, 0
-            return at, self._take(chunk, at, taken)
+            self.blocked[taken] = READY
+            return at, take(chunk, at, taken)
 
     def _choose(self, chunk: Chunk) -> tuple[int, int] | None:
         """A position and a warp that may go on there: the running one, else the first by rank.
@@ -164,15 +164,6 @@ class SwitchedSchedule:
         at = next((at for at, c in self.chunk.cohorts.items() if (c.mask & first).any()), 0)
         self._note("go", int(np.argmax(first)), number, at)
         return True
-
-    def _take(self, chunk: Chunk, at: int, taken: np.ndarray) -> Cohort:
-        """Remove threads from a cohort."""
-        cohort = chunk.cohorts.pop(at)
-        self.blocked[taken] = READY
-        left = cohort.mask & ~taken
-        if left.any():
-            chunk.cohorts[at] = replace(cohort, mask=left)
-        return replace(cohort, mask=taken)
 
     def _note(self, kind: str, thread: int, number: int, at: int, lanes: str = "") -> None:
         if self.journal is not None:

@@ -48,8 +48,6 @@ class Recorder:
     """Records the first `blocks` blocks of a launch, rounded up to whole clusters."""
 
     def __init__(self, blocks: int = 1) -> None:
-        if isinstance(blocks, bool) or blocks < 1:
-            raise ArgumentError(f"timeline is {blocks!r}; True or a number of blocks is needed")
         self.wanted = blocks
         self.recording: Recording | None = None
 
@@ -331,6 +329,6 @@ def recorder_of(timeline: bool | int) -> Recorder | None:
     """The recorder that `kernel.emulator(timeline=...)` asks for."""
     if timeline is False:
         return None
-    if not isinstance(timeline, int):
+    if not isinstance(timeline, int) or timeline < 1:
         raise ArgumentError(f"timeline is {timeline!r}; True or a number of blocks is needed")
-    return Recorder(1 if timeline is True else timeline)
+    return Recorder(int(timeline))
