@@ -47,8 +47,8 @@ def _regions(arguments: Sequence[Any]) -> list[_Region]:
     same as without processes.
     """
     regions: list[_Region] = []
-    given = [a for a in arguments if isinstance(getattr(a, "array", None), np.ndarray)]
-    for argument in sorted(given, key=lambda a: span(a.array)[0]):
+    pointers = [a for a in arguments if isinstance(getattr(a, "array", None), np.ndarray)]
+    for argument in sorted(pointers, key=lambda a: span(a.array)[0]):
         (low, high), array = span(argument.array), argument.array
         if low == high:
             continue

@@ -129,8 +129,8 @@ class AsyncCopies:
                     name = self.shared.mbarriers.name(*divmod(int(units[thread]), 1 << 20))
                     return f"{what}: nobody has waited for phase {phases[thread]} of {name}"
             if copy.group[thread] < self.groups[thread]:
-                given = self.waits.too_few(thread, int(copy.group[thread]))
-                return f"{what}; {given or 'wait for the copy first'}"
+                too_few = self.waits.too_few(thread, int(copy.group[thread]))
+                return f"{what}; {too_few or 'wait for the copy first'}"
             return (
                 f"{what}: it is in no group yet, so no wait awaits it; {advice.CP_ASYNC_COMMIT} "
                 "comes before the wait"

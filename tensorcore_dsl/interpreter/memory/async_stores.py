@@ -76,9 +76,9 @@ class AsyncStores:
         ctas = []
         for thread in threads.tolist():
             own, who = thread // chunk.group, chunk.describe(thread)
-            given = int(addresses[thread]), int(words(bar, chunk.threads)[thread])
-            target, barrier = (clusters.peer(own, a >> CLUSTER_SHIFT, who) for a in given)
-            what = f"an asynchronous write of {who} to shared {given[0] & OFFSET:#x}"
+            address, at = int(addresses[thread]), int(words(bar, chunk.threads)[thread])
+            target, barrier = (clusters.peer(own, a >> CLUSTER_SHIFT, who) for a in (address, at))
+            what = f"an asynchronous write of {who} to shared {address & OFFSET:#x}"
             if barrier != target:
                 place, there = chunk.block_name(target), chunk.block_name(barrier)
                 raise EmulationError(f"{what} of block {place}: its mbarrier is in block {there}")

@@ -42,7 +42,7 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
 MBARRIER = 8  # bytes
-FOUND = 4  # numbers that `_load_all` finds
+RESULTS = 4  # numbers that `_load_all` returns in an array
 
 
 class BulkCopies:
@@ -74,15 +74,15 @@ class BulkCopies:
         False, and nothing done, for other loads and for those that will be refused.
         """
         chunk, clusters, threads = self.chunk, self.clusters, self.chunk.here.numbers
-        given = self._given(tensor, coordinates)
-        if given is None:
+        request = self._named(tensor, coordinates)
+        if request is None:
             return False
-        box, named, starts, touching = given
+        box, named, starts, touching = request
         total, most = chunk.threads, len(threads) * clusters.size
         bars, flights = self.mbarriers, self.sanitizer.in_flight
         dst, bar = words(dst, total), words(bar, total)
         masks = bar if mask is None else mask if np.ndim(mask) else words(mask, total)
-        result, copies = np.empty(FOUND, np.int64), np.empty((4, most), np.int64)
+        result, copies = np.empty(RESULTS, np.int64), np.empty((4, most), np.int64)
         useful = self.outside.useful[LOADS, box.name]
         done = _load_all(
             threads,
@@ -125,7 +125,7 @@ class BulkCopies:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
         return True
 
-    def _given(
+    def _named(
         self, tensor: Any, coordinates: Any
     ) -> tuple[TensorBox, Coordinates, np.ndarray, np.ndarray] | None:
         """The box that the first of the active threads names; handles and coordinates, and room for
@@ -147,10 +147,10 @@ class BulkCopies:
     def _alike(self, tensor: Any, coordinates: Any) -> tuple[TensorBox, np.ndarray, np.ndarray, int] | None:
         """The box that all active threads name, their coordinates, which of them touch the array,
         and all bytes inside it; None where a copy is refused, or shown to the detector."""
-        given = self._given(tensor, coordinates)
-        if given is None:
+        request = self._named(tensor, coordinates)
+        if request is None:
             return None
-        box, named, starts, touching = given
+        box, named, starts, touching = request
         threads = self.chunk.here.numbers
         inside = place_boxes(threads, named, box.shape, starts, touching)
         return None if inside < 0 else (box, starts, touching, inside)
@@ -391,19 +391,19 @@ class BulkCopies:
         detector, cta = self.sanitizer.detector, thread // self.chunk.group
         if detector is None:
             return
-        found = []
+        tells = []
         for verb in ("load", "store"):
             key = f"bulk {verb}s", thread
             serial = detector.operation(thread, detector.column(cta, *key))
             detector.issued(key, int(self.commits[thread]), serial)
             if verb == "load":
-                found.append(self.maps.read(thread, box, serial))
+                tells.append(self.maps.read(thread, box, serial))
                 starts = np.unique(box.chunks(src)) * CHUNK
-                found.append(detector.shared_ranges(verb, serial, thread, cta, starts, CHUNK))
+                tells.append(detector.shared_ranges(verb, serial, thread, cta, starts, CHUNK))
             else:
                 rows = box.rows_inside()
-                found.append(detector.global_ranges(verb, serial, thread, *rows, reduces))
-        for tell in found:
+                tells.append(detector.global_ranges(verb, serial, thread, *rows, reduces))
+        for tell in tells:
             if tell is not None:
                 tell()
 
@@ -519,7 +519,7 @@ def _load_all(  # noqa: PLR0913
 ) -> int:
     """Carry out tensor loads of one array; how many copies, -1 where one is refused before.
 
-    See `place_boxes`, `_copies`, `load_boxes`, `complete_all` and `add_flights`. found: the error
+    See `place_boxes`, `_copies`, `load_boxes`, `complete_all` and `add_flights`. result: the error
     of the copy behind those that have been made, and of one that a barrier does not count; the
     bytes inside the array, and the boxes that have none.
     """

@@ -44,8 +44,8 @@ class MapObjects:
     def _each(self, ctx: Context, addresses: Any) -> list[tuple[int, int]]:
         """The active threads, and the address of each."""
         active = self.memory.active(ctx)
-        given = np.broadcast_to(addresses, active.shape)
-        return [(thread, int(given[thread])) for thread in np.flatnonzero(active).tolist()]
+        places = np.broadcast_to(addresses, active.shape)
+        return [(thread, int(places[thread])) for thread in np.flatnonzero(active).tolist()]
 
     def replaced(self, ctx: Context, addresses: Any) -> None:
         self.changed |= {address: thread for thread, address in self._each(ctx, addresses)}

@@ -82,7 +82,8 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
             ctx.limit < end
             or (whole and ctx.lanes != WARP * ctx.warps)
             or (new and (registers.lacks(reads) or not in_blocks(ctx)))
-            or not code.is_ready(rows, ctx.threads)
+            # Orders of a seed must not depend on what has been compiled before.
+            or (machine.scheduler is None and not code.is_ready(rows, ctx.threads))
         ):
             registers.fill()
             return alone(machine)

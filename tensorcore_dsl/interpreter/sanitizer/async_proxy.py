@@ -238,8 +238,8 @@ class ProxyFences:
         instr = self.chunk.instruction(read.step)
         wait = instr.ordering.wait if instr and instr.ordering else ""
         where = int(read.owners[row]), int(read.groups[row])
-        given = self.waits[read.kind].too_few(*where) if read.kind != SHARE else ""
-        return given or _ADVICE[read.kind].format(wait=wait)
+        too_few = self.waits[read.kind].too_few(*where) if read.kind != SHARE else ""
+        return too_few or _ADVICE[read.kind].format(wait=wait)
 
 
 # Columns of a load in flight, to bytes START to STOP of a CTA, which PHASE of the mbarrier in SLOT

@@ -227,11 +227,11 @@ class MmaHazards:
         group, ordering = int(np.argmax(product.groups & groups)), product.use.ordering
         uncommitted = product.committed[group] == self.commits[group]
         advice = f"{ordering.commit} and {ordering.wait}" if uncommitted else ordering.wait
-        given = self.proxies.waits[PRODUCT].too_few(group, int(product.committed[group]))
+        too_few = self.proxies.waits[PRODUCT].too_few(group, int(product.committed[group]))
         raise EmulationError(
             f"{what}: {self.chunk.warpgroup_name(group)} uses registers that the "
             f"{product.use.instr.opcode} at {self.chunk.loc(step)} still owns: "
-            + (given or f"{advice} must come between"),
+            + (too_few or f"{advice} must come between"),
             loc,
         )
 
