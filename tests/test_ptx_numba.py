@@ -217,6 +217,16 @@ def test_records_are_copied_back(reports):
     assert texts.tolist() == ["second", "second"]
 
 
+def test_empty_tuples(reports):
+    @cuda.jit
+    def counted(x: Any, tuples: Any) -> None:
+        x[0] = len(tuples)
+
+    x = np.zeros(1)
+    counted[1, 1](x, ((), (), ()))
+    assert x[0] == 3
+
+
 def test_events(reports):
     stream, first, last = cuda.stream(), cuda.event(), cuda.event()
     first.record(stream)
