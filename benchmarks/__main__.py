@@ -20,7 +20,7 @@ BENCHMARKS = {
 TOOLS = {
     "examples": ("benchmarks.programs.examples", "the programs of examples/ beside PyTorch, on a GPU"),
     "mixed": ("benchmarks.programs.mixed", "gemm with packed weights beside bf16 and int4, on a GPU"),
-    "first-call": ("benchmarks.host.first_call", "first runs in emulation, in processes of their own"),
+    "first-call": ("benchmarks.host.first_call", "first runs in emulation, each in a new process"),
     "merge": ("benchmarks.products.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.choices.tuning", "find and remember gemm's fastest configuration for problems"),
     "batch-invariant": ("benchmarks.answered.batch_invariant", "gemm with one order of summation for all M"),

@@ -33,10 +33,10 @@ PIXELS, LIMIT = 256, 100  # of the Mandelbrot set: side of the image, most itera
 
 @dataclass(frozen=True)
 class Problem:
-    """A launch, its result by NumPy, and how much it computes.
+    """A launch, its result by NumPy, and the amount of work.
 
     kernel: None for functions of the library. launch: takes a kernel, or an emulator of it, and
-    returns the result. bound: of the error of each element of the result. amount: counts `unit`.
+    returns the result. bound: largest error of an element. amount: work, in `unit`.
     """
 
     kernel: Any
@@ -91,7 +91,7 @@ def saxpy(x: tc.Array, y: tc.Array, out: tc.Array):
 
 @tc.kernel
 def softmax(x: tc.Array, out: tc.Array):
-    """One row a warp: its largest element, the sum of the exponentials, the quotients."""
+    """Softmax with one row for each warp: maximum, sum of exponentials, quotients."""
     row = tc.blockIdx.x * (THREADS // 32) + tc.warp_id()
     lane = tc.lane_id()
     mine = [x[row, lane + 32 * i] for i in range(COLUMNS // 32)]
@@ -132,7 +132,7 @@ def scan(x: tc.Array, out: tc.Array):
 
 @tc.kernel
 def convolve(x: tc.Array, taps: tc.Array, out: tc.Array):
-    """A tile of the output for each block; its part of x lies in shared memory."""
+    """Convolution with one tile of the output for each CTA; its part of x is in shared memory."""
     side = TILE + TAPS - 1
     tile = tc.shared((side, side), tc.f32)
     row, col = tc.threadIdx.y, tc.threadIdx.x
@@ -259,7 +259,7 @@ def histogram() -> Problem:
     return Problem(example.histogram_kernel, launch, np.bincount(x, minlength=256), 0, SIZE)
 
 
-# Name -> what makes a problem of a kernel that is checked as users' kernels are.
+# Name -> function that makes a problem of a kernel with the checks of users' kernels.
 CHECKED: dict[str, Callable[[], Problem]] = {
     "f32 arithmetic": lambda: problem(
         arithmetic, 2048 // THREADS, draw(1, 2048), arithmetic_in_numpy, 1e-3,
@@ -291,6 +291,6 @@ CHECKED: dict[str, Callable[[], Problem]] = {
 
 
 def products(size: int) -> dict[str, Callable[[], Problem]]:
-    """Name -> what makes a product; `size` is M, N and K."""
+    """Return functions that make products, by name; M, N and K are `size`."""
     gemms = {f"{name} GEMM": partial(gemm, *chosen, size) for name, chosen in GEMMS.items()}
     return {**gemms, "NumPy float32 @": partial(numpy_product, size)}

@@ -19,7 +19,7 @@ SHORTEST = 1e-7  # seconds of a launch: the resolution of events
 MAX_LAUNCHES = 200  # in one graph
 GRAPH_TIME = 0.002  # seconds: approximate duration of one graph
 L2_BYTES = 50 * 2**20  # where torch does not know the size
-COLD = 2  # the rotating buffers hold this many times the L2 cache
+COLD = 2  # size of the rotating buffers, as a multiple of the L2 cache
 HEAD_START = 2_000_000  # cycles for which the GPU waits while launches queue up
 
 Launch = Callable[[int], None]
@@ -112,10 +112,10 @@ def time_interleaved(launches: Sequence[TimedLaunch], rounds: int, warm_up: floa
     samples: list[list[float]] = [[] for _ in launches]
     order = list(zip(samples, launches, strict=True))
     for _ in range(rounds):
-        for own, launch in order:
-            own.append(launch.sample())
+        for times, launch in order:
+            times.append(launch.sample())
         order.reverse()
-    return [Timing(tuple(own)) for own in samples]
+    return [Timing(tuple(times)) for times in samples]
 
 
 def seconds_of(torch: Any, work: Callable[[], None]) -> float:

@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: statistics of samples, facts about the machine, result files."""
+"""Common parts of the benchmarks: statistics of samples, facts about the machine, result files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Timing:
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """None when there are no values."""
+    """Compute the geometric mean; None without values."""
     numbers = list(values)
     return statistics.geometric_mean(numbers) if numbers else None
 
@@ -104,9 +104,9 @@ def elapsed(function: Callable[[], Any]) -> float:
 
 
 def time_on_host(function: Callable[[], Any], repeats: int, least: float = 0.0, most: float = 3.0) -> Timing:
-    """`repeats` samples after one call to warm up; a sample is as many calls as take `least` s.
+    """Time a function on the host: `repeats` samples after one warm-up call.
 
-    No further sample starts after `most` seconds.
+    A sample has enough calls to take `least` seconds. No sample starts after `most` seconds.
     """
     function()
     samples = [elapsed(function)]
@@ -181,7 +181,7 @@ def gpu() -> dict[str, Any] | None:
 
 
 def ask_gpu(fields: dict[str, str]) -> dict[str, Any] | None:
-    """`fields` (name -> nvidia-smi's name) of the GPU; None without nvidia-smi."""
+    """Ask nvidia-smi for `fields` (name -> nvidia-smi's name) of the GPU; None without nvidia-smi."""
     text = _output(smi_query(fields))
     return parse_smi(fields, text.splitlines()[0]) if text else None
 
@@ -194,7 +194,7 @@ def smi_query(fields: dict[str, str]) -> list[str]:
 
 
 def parse_smi(fields: dict[str, str], line: str) -> dict[str, Any]:
-    """One line of nvidia-smi's CSV; numbers as numbers, unknown values as None."""
+    """Parse one line of nvidia-smi's CSV; unknown values become None."""
     return dict(zip(fields, (_value(cell.strip()) for cell in line.split(",")), strict=False))
 
 
@@ -215,7 +215,7 @@ def _output(command: list[str]) -> str:
 
 @dataclass
 class Report:
-    """Results of one benchmark, as they are written to a file."""
+    """Results of one benchmark, the content of a result file."""
 
     benchmark: str
     options: dict[str, Any]

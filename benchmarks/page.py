@@ -1,4 +1,4 @@
-"""Rewrites the tables of docs/performance.md and docs/measurements.md from the newest recorded results."""
+"""Rewrite the tables of docs/performance.md and docs/measurements.md from the newest recorded results."""
 
 from __future__ import annotations
 

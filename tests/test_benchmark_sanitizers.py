@@ -64,7 +64,7 @@ def test_each_run_of_a_batch_gets_its_own_result(fake, tmp_path):
     runner = Runner(tmp_path, fake, "cuda", time.monotonic() + 60)
     names = ("fine", "races", "hangs", "dies", "races", "fails", "fine")
     runner.run(Batch("racecheck", runs(*names), timeout=0.5))
-    found = [runner.found[f"san_{i}_bug", "racecheck"] for i in range(len(names))]
+    found = [runner.records[f"san_{i}_bug", "racecheck"] for i in range(len(names))]
     states = ["right", "right", "hung", "died", "right", "failed", "right"]
     assert [f["result"] for f in found] == states
     assert [f["reports"] for f in found] == [0, 1, 0, 0, 1, 1, 0]
@@ -75,12 +75,12 @@ def test_each_run_of_a_batch_gets_its_own_result(fake, tmp_path):
 def test_processes_that_do_not_start_and_the_end_of_the_time(fake, tmp_path):
     runner = Runner(tmp_path, fake, "cuda", time.monotonic() + 60)
     runner.run(Batch("memcheck", runs("never ready", "fine")))
-    found = [runner.found[f"san_{i}_bug", "memcheck"] for i in range(2)]
+    found = [runner.records[f"san_{i}_bug", "memcheck"] for i in range(2)]
     assert [f["result"] for f in found] == ["not started", "not started"]
     assert found[0]["text"] == "no device"
     runner = Runner(tmp_path, fake, "cuda", time.monotonic() + 2)
     runner.run(Batch("memcheck", runs("fine", "hangs", "fine"), timeout=30))
-    assert list(runner.found) == [("san_0_bug", "memcheck")]  # the others had no time
+    assert list(runner.records) == [("san_0_bug", "memcheck")]  # the others had no time
 
 
 def test_options_that_the_tool_does_not_know_are_left_out(fake, tmp_path):

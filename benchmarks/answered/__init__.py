@@ -1,1 +1,1 @@
-"""Questions that recorded results answer; what measured them."""
+"""Benchmarks of questions that recorded results have answered."""

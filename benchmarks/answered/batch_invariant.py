@@ -1,4 +1,4 @@
-"""Cost of batch invariance: `gemm(bits="batch_invariant")` beside the free choice, for many M.
+"""Cost of batch invariance: `gemm(bits="batch_invariant")` compared with the free choice, for many M.
 
 Rows of one large A are multiplied by the weights of models. For each M, both choices are timed in
 CUDA graphs on the same operands, interleaved; where both plans are equal, one is timed, and the
@@ -31,7 +31,7 @@ FREE, INVARIANT = BITS
 WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096), (7168, 2048))
 ROWS = tuple(2**i for i in range(14))
 QUICK = {"weights": WEIGHTS[2:3], "rows": (1, 16, 128, 1024)}
-GOAL = 0.92  # of the geometric mean
+GOAL = 0.92  # least geometric mean of the ratios
 ROUNDS, WARM_UP = 7, 0.05
 METHOD = {
     "clock": "CUDA events around CUDA graphs of launches, without host time",
@@ -162,12 +162,12 @@ class Bench:
 
 
 def bits_of(torch: Any, x: Any) -> Any:
-    """The bits of a matrix, as integers."""
+    """View the elements of a matrix as integers."""
     return x.view({2: torch.int16, 4: torch.int32}[x.element_size()])
 
 
 def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric means of the ratios: of each type, and each type and weight."""
+    """Geometric means of the ratios by type, and by type and weight."""
     ratios: dict[str, list[float]] = {}
     for result in results:
         if "ratio" in result:

@@ -34,9 +34,9 @@ from benchmarks.answered.sanitizers_process import (
 from benchmarks.harness import Report
 from benchmarks.tables import Table
 
-DEADLOCKS = "deadlocks"  # the class of bugs that wait for ever
-WAVE = 14  # cases of a class that are run before further ones of any class
-MAX_RUNS = 24  # of one process
+DEADLOCKS = "deadlocks"  # the class of bugs that never end
+WAVE = 14  # cases of each class in a wave; a wave ends before the next one starts
+MAX_RUNS = 24  # launches of one process, at most
 PLAIN_TIMEOUT = 8.0  # seconds of a launch without a tool
 RESERVE = 6.0  # seconds to end processes and to write the file
 METHOD = {
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    """How many bugs and twins of each class each tool reports."""
+    """Tables of the bugs and twins that each tool reports, by class."""
     results = document["results"]
     rows = []
     for kind in dict.fromkeys(r["class"] for r in results):
@@ -80,9 +80,9 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
 
 
 def chosen(per_class: int, deadlocks: bool) -> list[list[dict[str, Any]]]:
-    """Runs of bugs and of distinct twins, in waves; the first waves have as many kernels as fit.
+    """Choose runs of bugs and distinct twins, in waves. Early waves have as many kernels as possible.
 
-    A twin belongs to several bugs where these have the same kernel, launch and arguments.
+    Bugs with equal kernel, launch and arguments share a twin.
     """
     harness, numbers = planted(), iter(range(10**6))
     waves: list[list[dict[str, Any]]] = []
@@ -118,7 +118,7 @@ def spread(cases: Sequence[Any], seed: str) -> list[Any]:
 
 
 def identity(case: Any) -> Any:
-    """Key that distinguishes launches of twins."""
+    """Return a key that distinguishes launches of twins."""
     arguments, _ = case.make(np.random.default_rng(SEED))
     values = [
         (name, str(value.dtype), value.shape, value.strides, value.tobytes())
@@ -135,7 +135,7 @@ def identity(case: Any) -> Any:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """The runs of as many waves as there is time for."""
+    """Run waves until the time is over."""
     begin = time.monotonic()
     path = available()
     if path is None:
@@ -161,17 +161,17 @@ def run(options: argparse.Namespace) -> Report:
 def measure_wave(
     runner: Runner, wave: list[dict[str, Any]], options: argparse.Namespace, begin: float
 ) -> None:
-    """Launch each without a tool, then those that end with all tools."""
+    """Launch each run without a tool, then the runs that ended with every tool."""
     plain_timeout = min(PLAIN_TIMEOUT, options.timeout) if options.target == "cuda" else 90.0
     in_pool(runner, [(PLAIN, wave)], options, plain_timeout)
-    results = {run["id"]: runner.found.get((run["id"], PLAIN), {}).get("result") for run in wave}
+    results = {run["id"]: runner.records.get((run["id"], PLAIN), {}).get("result") for run in wave}
     said(begin, f"plain: {counted(results.values())}")
     left_out = (None, REFUSED, LOST) if options.deadlocks else (None, REFUSED, LOST, HUNG)
     fit = [run for run in wave if results[run["id"]] not in left_out]
     in_pool(runner, [(tool, fit) for tool in TOOLS], options, options.timeout)
     for tool in TOOLS:
         bugs, twins = (
-            [runner.found.get((run["id"], tool), {}) for run in fit if run["twin"] == twin]
+            [runner.records.get((run["id"], tool), {}) for run in fit if run["twin"] == twin]
             for twin in (False, True)
         )
         said(
@@ -215,5 +215,5 @@ def in_pool(
 
 
 def runs_of(runner: Runner, run: dict[str, Any]) -> dict[str, Any]:
-    results_by_tool = {tool: runner.found.get((run["id"], tool)) for tool in (PLAIN, *TOOLS)}
+    results_by_tool = {tool: runner.records.get((run["id"], tool)) for tool in (PLAIN, *TOOLS)}
     return {tool: result for tool, result in results_by_tool.items() if result is not None}

@@ -23,7 +23,7 @@ PLAIN = "plain"  # without a tool
 TOOLS = ("racecheck", "synccheck", "memcheck", "initcheck")
 HUNG, DIED, LOST = "hung", "died", "not started"
 COMMAND = "compute-sanitizer"
-# Options that are passed where `compute-sanitizer --help` has them.
+# Options that are passed if `compute-sanitizer --help` lists them.
 OPTIONS = {
     "--print-limit": "20000",  # of all runs of a process
     "--show-backtrace": "device",
@@ -50,7 +50,7 @@ def available() -> str | None:
 
 @dataclass
 class Sanitizer:
-    """How compute-sanitizer is called."""
+    """Command line of compute-sanitizer."""
 
     path: str
 
@@ -84,14 +84,14 @@ class Process:
     ) -> None:
         self.out, self.log = stem.with_suffix(".jsonl"), stem.with_suffix(".log")
         self.errors = stem.with_suffix(".err")
-        given = stem.with_suffix(".json")
-        given.write_text(json.dumps(runs), encoding="utf-8")
+        runs_file = stem.with_suffix(".json")
+        runs_file.write_text(json.dumps(runs), encoding="utf-8")
         self.out.touch()
         tool = [] if batch.tool == PLAIN else sanitizer.command(batch.tool, self.log)
         child = [sys.executable, "-m", "benchmarks.answered.sanitizers_case"]
         with self.errors.open("w") as errors:
             self.child = subprocess.Popen(
-                [*tool, *child, str(given), str(self.out), target],
+                [*tool, *child, str(runs_file), str(self.out), target],
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=ROOT,
                 start_new_session=True, env={**os.environ, "NUMBA_NUM_THREADS": "1"},
             )  # fmt: skip
@@ -127,17 +127,17 @@ class Process:
 
 
 class Runner:
-    """Runs batches; `found` gets a record for each (run, tool)."""
+    """Runs batches. `records` receives a record for each (run, tool)."""
 
     def __init__(self, folder: Path, sanitizer: Sanitizer, target: str, deadline: float) -> None:
         self.folder, self.sanitizer, self.target = folder, sanitizer, target
         self.deadline = deadline
-        self.found: dict[tuple[str, str], dict[str, Any]] = {}
+        self.records: dict[tuple[str, str], dict[str, Any]] = {}
         self.unnamed: list[dict[str, Any]] = []
         self._numbers = count(1)
 
     def run(self, batch: Batch) -> None:
-        """Run a batch; a new process takes what the last one has left, until the deadline."""
+        """Run a batch. If a process ends early, a new one takes the remaining runs, until the deadline."""
         left, attempts = list(batch.runs), 0
         while left and time.monotonic() < self.deadline:
             stem = self.folder / f"{batch.tool}_{next(self._numbers):04d}_{left[0]['id']}"
@@ -149,12 +149,12 @@ class Runner:
                 process.stop()
                 process.read()
             self._record(batch, left, process, hung, time.monotonic() - begin)
-            done = [run for run in left if (run["id"], batch.tool) in self.found]
+            done = [run for run in left if (run["id"], batch.tool) in self.records]
             attempts = 0 if done else attempts + 1
             if attempts == ATTEMPTS:
                 lost = {"result": LOST, "text": process.last_words()}
-                self.found |= {(run["id"], batch.tool): lost for run in left}
-            left = [run for run in left if (run["id"], batch.tool) not in self.found]
+                self.records |= {(run["id"], batch.tool): lost for run in left}
+            left = [run for run in left if (run["id"], batch.tool) not in self.records]
 
     def _watch(self, process: Process, number: int, timeout: float) -> bool:
         """Wait for the process; true if its current run takes too long."""
@@ -200,14 +200,14 @@ class Runner:
             result["reports"] = len(counted)
             if named:
                 result["report"] = (counted or named)[0][:MAX_KEPT]
-            self.found[name, batch.tool] = result
+            self.records[name, batch.tool] = result
         if others:
             kept = others[:MAX_UNNAMED]
             self.unnamed.append({"tool": batch.tool, "runs": started, "reports": kept})
 
 
 def reports_of(log: Path) -> tuple[dict[str, list[str]], list[str]]:
-    """The reports of a log by the names of kernels in them, and those without such a name."""
+    """Return a log's reports by kernel name, and the reports without a kernel name."""
     named: dict[str, list[str]] = {}
     others = []
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

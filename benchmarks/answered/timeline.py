@@ -1,4 +1,4 @@
-"""Measure on a GPU the configurations of `timeline_cases`, to which the timeline was fitted."""
+"""Measure the configurations of `timeline_cases` on a GPU. The emulator's timeline was fitted to them."""
 
 from __future__ import annotations
 

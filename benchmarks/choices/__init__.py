@@ -1,1 +1,1 @@
-"""How well `gemm` chooses a configuration, and from what it learns that."""
+"""Measure how well `gemm` chooses configurations, and train its choice from measured times."""

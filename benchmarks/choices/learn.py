@@ -1,4 +1,4 @@
-"""Learn how `gemm` chooses: the trees and the menu of kernels/choosing, from measured times.
+"""Train the choice of `gemm` (trees and menu of kernels/choosing) from measured times.
 
 `benchmarks/results/timings.npz` holds all recorded timings; `--add` adds files of `python -m
 benchmarks regret`. The trees learn the logarithm of a time over the roofline time. The menu keeps
@@ -47,16 +47,16 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 TIMINGS = RECORDED / "timings.npz"
 MEMORY = {"NVIDIA H200": 1.0, "NVIDIA H100 80GB HBM3": 0.7}  # bandwidth over that of an H200
 OCTAVE = 4096  # steps of a recorded time in each factor of two: 0.02 %
-LEAST_SECONDS = 2.0**-20  # no kernel takes less
-MOST_SLOWER = 20  # a time that is longer than the fastest by this factor is a mistake
+LEAST_SECONDS = 2.0**-20  # lower bound of a kernel's time
+MOST_SLOWER = 20  # times beyond this multiple of the fastest are measurement errors
 
 # The trees
-NEAR = 0.2  # a time that is longer than the fastest by this part counts by 1 / e
-FULL_WEIGHT = 6  # timings of a problem that counts as a whole
+SLOWDOWN_WEIGHT = 0.2  # a time that is longer than the fastest by this share has the weight 1 / e
+FULL_WEIGHT = 6  # timings from which on a problem has its full weight
 # Part of the error that all timings of a problem share that the trees learn: of most kernels the
 # whole, as other kernels may run the problem, too.
 OF_PROBLEM, OF_PROBLEM_ALONE = 1.0, 0.5
-FEW_WEIGHT = 4.0  # of f32 and of kinds with fewer timings than ENOUGH
+FEW_WEIGHT = 4.0  # weight of f32, and of kinds with fewer timings than ENOUGH
 SHORT_WEIGHT = 0.2  # of long launches in short samples, which power does not limit as it should
 TREES, LEAVES, DEPTH, RATE, MIN_TIMINGS, RIDGE = 800, 128, 12, 0.05, 10, 10.0
 FOLDS = 5
@@ -93,33 +93,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pack(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The table of problems with `gpu`, `held_out`, `short` and `trials`, (config, seconds) each."""
+    """Pack problems with `gpu`, `held_out`, `short` and `trials` of (config, seconds) to a table."""
     trials = [trial for result in results for trial in result["trials"]]
     configs = sorted({config for config, _ in trials}, key=lambda c: (type(c).__name__, astuple(c)))
     place = {config: i for i, config in enumerate(configs)}
     cases = [Case.of(result) for result in results]
     words = [(c.dtype, c.layout, str(c.precise), r["gpu"]) for c, r in zip(cases, results)]
-    names = sorted({word for each in words for word in each})
-    own = {
+    names = sorted({word for line in words for word in line})
+    arrays = {
         kind: [astuple(c) for c in configs if isinstance(c, kind)] for kind in (AmpereConfig, HopperConfig)
     }
     logarithms = np.log2([seconds / LEAST_SECONDS for _, seconds in trials])
     return {
         "sizes": np.array([(c.M, c.N, c.K) for c in cases], np.int32),
         "names": np.array(names),
-        "words": np.array([[names.index(word) for word in each] for each in words], np.uint8),
+        "words": np.array([[names.index(word) for word in line] for line in words], np.uint8),
         "held_out": np.array([result["held_out"] for result in results]),
         "short": np.array([result["short"] for result in results]),
         "count": np.array([len(result["trials"]) for result in results], np.uint8),
-        "ampere": np.array(own[AmpereConfig], np.int16),
-        "hopper": np.array(own[HopperConfig], np.int16),
+        "ampere": np.array(arrays[AmpereConfig], np.int16),
+        "hopper": np.array(arrays[HopperConfig], np.int16),
         "config": np.array([place[config] for config, _ in trials], np.uint16),
         "time": np.round(OCTAVE * logarithms).astype(np.uint16),
     }
 
 
 def unpack(table: Any) -> list[dict[str, Any]]:
-    """The problems of a table."""
+    """Unpack the problems of a table."""
     of = {"ampere": AmpereConfig, "hopper": HopperConfig}
     configs = [config_of(kind, row) for name, kind in of.items() for row in table[name].tolist()]
     seconds = LEAST_SECONDS * 2 ** (table["time"] / OCTAVE)
@@ -151,7 +151,7 @@ def unpack(table: Any) -> list[dict[str, Any]]:
 
 
 def recorded(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The problems of a file of `regret`."""
+    """Yield the problems of a result file of `regret`."""
     for result in document["results"]:
         trials, families = [], {result.get("family")}
         fastest = min((trial["seconds"] for trial in result.get("trials", ())), default=0)
@@ -207,10 +207,10 @@ class Timings:
         few = (np.bincount(self.kinds) < ENOUGH)[self.kinds]
         few |= np.array([result["dtype"] == "f32" for result in results])[self.index]
         weight = weight * np.where(few, FEW_WEIGHT, 1)
-        self.weights = np.exp(-slower(self.index, seconds) / NEAR) * weight / count[self.index]
+        self.weights = np.exp(-slower(self.index, seconds) / SLOWDOWN_WEIGHT) * weight / count[self.index]
 
     def regrets(self, expected: Any, chosen: Any) -> Any:
-        """The loss of the least expected time of each problem with several timings, of a mask."""
+        """Return the regret of the least expected time, for each problem of a mask with several timings."""
         index, seconds, expected = self.index[chosen], self.seconds[chosen], expected[chosen]
         order = np.lexsort((expected, index))
         first = np.flatnonzero(np.diff(index[order], prepend=-1))
@@ -253,7 +253,7 @@ def _rows(configs: list[Any], kinds: list[int], shapes: list[ProblemShape], memo
 
 
 def slower(index: Any, seconds: Any) -> Any:
-    """By which part each time is longer than the shortest one of its problem."""
+    """Return by which share each time is longer than the shortest one of its problem."""
     fastest = np.full(index.max() + 1, np.inf)
     np.minimum.at(fastest, index, seconds)
     return seconds / fastest[index] - 1
@@ -263,7 +263,7 @@ def slower(index: Any, seconds: Any) -> Any:
 
 
 def thresholds_of(column: Any) -> Any:
-    """Up to 255 thresholds between the values of a feature."""
+    """Choose up to 255 thresholds between the values of a feature."""
     values = np.unique(column)
     if len(values) > 255:
         return np.unique(np.quantile(column, np.linspace(0, 1, 257)[1:-1], method="nearest"))
@@ -271,7 +271,7 @@ def thresholds_of(column: Any) -> Any:
 
 
 def grown(timings: Timings, learnt: Any) -> dict[str, Any]:
-    """The arrays of trees (kernels/choosing/trees.py) that learn the timings of a mask."""
+    """Train trees on the timings of a mask, and return their arrays (kernels/choosing/trees.py)."""
     import lightgbm
 
     index, weights = timings.index, timings.weights
@@ -295,7 +295,7 @@ def grown(timings: Timings, learnt: Any) -> dict[str, Any]:
 
 
 def stored(grown_trees: list[dict[str, Any]]) -> dict[str, Any]:
-    """The nodes of trees as lightgbm describes them, level by level."""
+    """Convert lightgbm's trees to arrays of nodes, level by level."""
     nodes: list[tuple[int, int]] = []
     sizes, shifts, depth = [], [], 0
     for tree in grown_trees:
@@ -328,7 +328,7 @@ def stored(grown_trees: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def expected(timings: Timings, arrays: dict[str, Any]) -> Any:
-    """Expected seconds of all timings."""
+    """Compute the expected seconds of all timings."""
     grown_trees = trees.Trees.of(arrays)
     parts = range(0, len(timings.seconds), 1000)
     factors = [grown_trees(timings.rows[i : i + 1000]) for i in progress(parts, "trees")]
@@ -339,7 +339,7 @@ def expected(timings: Timings, arrays: dict[str, Any]) -> Any:
 
 
 def selected(timings: Timings) -> dict[str, Any]:
-    """The menu, the configurations that were nearly the fastest most often first."""
+    """Select the menu. Configurations that were nearly the fastest most often come first."""
     wins: dict[int, Counter[Any]] = {kind: Counter() for kind in WINS}
     for kind, of_kind in wins.items():
         mask = timings.kinds == kind
@@ -363,7 +363,7 @@ def selected(timings: Timings) -> dict[str, Any]:
 
 
 def usual(config: Any, result: dict[str, Any]) -> Any:
-    """The configuration as the menu has it: all stages that fit, mma.sync of 16 bits."""
+    """Normalise a configuration for the menu: all stages that fit, mma.sync of 16 bits."""
     if isinstance(config, HopperConfig):
         below = config.cluster_m > 1 and config.cluster_n == 1 and not config.pingpong
         return replace(config, group_m=16 if below else 8).with_stages()
@@ -416,7 +416,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def cross_validated(timings: Timings) -> Any:
-    """Expected seconds of each timing by trees that have seen no problem of its sizes."""
+    """Predict each timing by trees that were trained without problems of its sizes."""
     sizes: dict[Any, int] = {}
     key = lambda r: (r["M"], r["N"], r["K"], r["layout"])
     groups = np.array([sizes.setdefault(key(r), len(sizes)) for r in timings.results])

@@ -1,9 +1,9 @@
-"""How good the choice among configurations is: the chosen one beside all plausible ones.
+"""Regret of `gemm`'s choice: the time of its configuration over the fastest measured one, less one.
 
-Random problems of the landscape that wgmma kernels run. Of each problem the configurations that the
-trees rank first, and the first of every kind, are measured beside cuBLASLt's best algorithm;
-where mma.sync may be faster, as wgmma needs copies of the operands, its first ones are, too. The
-regret of a choice is its time over that of the fastest one measured, less one.
+The problems are random ones of the landscape that wgmma kernels run. For each problem, the
+configurations that the trees rank first, and the first of every kind, are measured together with
+cuBLASLt's best algorithm. If wgmma needs copies of the operands, mma.sync may be faster. Then its first
+configurations are measured too.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.warming import kernels_of
 
 COUNT, BEST, ROUNDS = 60, 16, 8
-BEST_MMA = 5  # configurations of mma.sync that are measured, where they may be faster
+BEST_MMA = 5  # configurations of mma.sync to measure if they may be faster
 SAMPLE = 0.003  # seconds of a sample, at least
 # Launches of more seconds than LONG are limited by power. Their samples take LONG_SAMPLE seconds:
 # shorter ones would run at the speed that the mean power of all configurations allows, and those of
 # 30 ms while the GPU is still changing its speed.
 LONG, LONG_SAMPLE, LONG_ROUNDS, LONG_HOPELESS = 1.5e-4, 0.1, 4, 1.15
 NEAR, PASSES = 4, 6  # samples before and behind one, and steps, that tell the GPU's speed then
-PLAUSIBLE = 1.4  # times the least expected time, of the first of a kind
-HOPELESS = 1.5  # times the fastest: measured twice
-WORST = 12  # rows of the table
+PLAUSIBLE = 1.4  # measure the first of a kind if predicted within this multiple of the fastest
+HOPELESS = 1.5  # configurations beyond this multiple of the fastest are measured only twice
+WORST = 12  # rows of the table of the worst choices
 ORDER = {
     "order": f"{ROUNDS} rounds, each in a random order, and the median of them, less the speed of "
     "the GPU at that time: a GPU that gets slower and faster, as its power allows, gives no place "
@@ -148,12 +148,12 @@ def configurations(case: Case, best: int) -> list[Any]:
 
 
 def kind_of(config: Any) -> tuple[Any, ...]:
-    """Configurations of a kind differ in their columns alone."""
+    """Return the kind of a configuration: all fields but its columns."""
     return (config.BM, config.pingpong, config.cluster_m, config.cluster_n, config.split_k, config.k_slabs)
 
 
 def compile_ahead(case: Case, config: Any) -> str:
-    """Compile a configuration into the disk cache; returns the error, or ''."""
+    """Compile a configuration into the disk cache. Return the error, or ''."""
     a, b, d = arrays(case)
     warnings.simplefilter("ignore")
     try:
@@ -166,7 +166,7 @@ def compile_ahead(case: Case, config: Any) -> str:
 
 
 class Compilers:
-    """Processes that compile what will be measured, in its order."""
+    """Processes that compile configurations in the order of their measurement."""
 
     def __init__(self, wanted: Sequence[tuple[Case, Sequence[Any]]]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -228,7 +228,7 @@ def run(options: argparse.Namespace) -> Report:
 def measure(
     torch: Any, baseline: CublasLt, compilers: Compilers, case: Case, configs: Sequence[Any]
 ) -> dict[str, Any]:
-    """Times of all configurations, of which the first one is the choice, and of the reference."""
+    """Measure all configurations, the choice first, and the reference."""
     a, b = draw(torch, case, 0)
     sets = min(sets_beyond_cache(case.bytes, cache_bytes(torch)), MAX_LAUNCHES)
     data = operands(torch, case, a, b, sets)
@@ -290,7 +290,7 @@ class Sampler:
         self._torch, self._sets, self._first, self.is_long = torch, sets, None, False
 
     def __call__(self, launch: Launch) -> Callable[[], float]:
-        """A function that returns the seconds of one launch."""
+        """Return a function that measures the seconds of one launch."""
         if self._first is None:
             first = TimedLaunch(self._torch, launch, self._sets)
             _check_captured(first.loop)
@@ -313,10 +313,10 @@ def _check_captured(loop: Loop) -> None:
 def sampled(
     launches: Sequence[Callable[[], float]], rounds: int = ROUNDS, hopeless: float = HOPELESS
 ) -> list[tuple[int, float]]:
-    """(which of the launches, seconds) in the order in which the samples were taken.
+    """Measure launches in rounds. Return (index of the launch, seconds) in the order of the samples.
 
-    Launches that take `hopeless` times as long as the round's fastest one, in both of the first two
-    rounds, take part in no other one. One does not tell: power may slow a GPU down for a sample.
+    A launch that takes `hopeless` times the round's fastest in both of the first two rounds is dropped.
+    One round is not enough, because the power limit may slow down a single sample.
     """
     for launch in launches:  # a warm-up
         launch()
@@ -336,10 +336,10 @@ def sampled(
 
 
 def at_one_speed(samples: Sequence[tuple[int, float]]) -> list[float]:
-    """Seconds of each launch, as if the GPU had had one speed all the time.
+    """Correct the seconds of each launch for changes of the GPU's speed.
 
-    Neighbouring samples are of different launches. How much longer than usual they took, in the
-    median, is the GPU's speed then.
+    Neighbouring samples belong to different launches. The median of their slowdowns is the GPU's speed
+    at this moment.
     """
     which = np.array([i for i, _ in samples])
     logs = np.log([seconds for _, seconds in samples])
@@ -359,7 +359,7 @@ def differing(config: Any) -> dict[str, Any]:
 
 
 def regret(result: dict[str, Any]) -> float:
-    """The choice's time over that of the fastest configuration, less one."""
+    """Return the choice's time over the fastest configuration's, less one."""
     trials = result["trials"]
     return float(trials[0]["seconds"] / fastest(result)["seconds"]) - 1
 

@@ -1,4 +1,4 @@
-"""Which configuration of a GEMM kernel is fastest: `kernels.tune` on given problems."""
+"""Find the fastest configurations of the GEMM kernels: `kernels.tune` on chosen problems."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the host's part of a launch takes: launching, compiling, the first call."""
+"""Benchmarks of host time: launches, compilation, first calls."""

@@ -1,4 +1,4 @@
-"""Host time of a launch: an empty kernel with and without three arrays, beside other libraries.
+"""Host time of a launch: an empty kernel with and without three arrays, compared with other libraries.
 
 Each sample is a batch of launches; the wait behind the batch is not timed. Cases are interleaved,
 and the median over all rounds counts. Without a GPU, a native function that does nothing replaces

@@ -1,1 +1,1 @@
-"""Products beside the fastest libraries: problems, rivals, ceilings, results."""
+"""GEMMs compared with the fastest libraries: problems, baselines, ceilings, results."""

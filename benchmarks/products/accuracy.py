@@ -1,4 +1,4 @@
-"""Is a GEMM's result right? The errors that rounding explains, and the check against float64."""
+"""Check a GEMM's result against float64, with a bound on the errors that rounding explains."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check(torch: Any, data: Operands, result: Any) -> tuple[float | None, bool]:
 
 
 def parts(data: Operands, d: Any) -> Iterator[tuple[Case, Any, Any, Any]]:
-    """The plain GEMMs (case, A, B, D) of a grouped or batched one; some of a batch."""
+    """Yield the plain GEMMs (case, A, B, D) of a grouped GEMM, or some of a batch."""
     case, a, b = data.case, data.a[0], data.b[0]
     if case.rows:
         for group, (begin, end) in enumerate(data.bounds):
@@ -73,7 +73,7 @@ def parts(data: Operands, d: Any) -> Iterator[tuple[Case, Any, Any, Any]]:
 
 
 def expected(torch: Any, data: Operands, exact: Any, magnitudes: Any) -> tuple[Any, Any]:
-    """D and its allowed error, from A B and |A| |B|.
+    """Compute D and its allowed error from A B and |A| |B|.
 
     An unfused baseline rounds A B before the epilogue; the allowed error includes that.
     """

@@ -328,9 +328,9 @@ def torch_call(torch: Any, case: Case, data: Operands) -> tuple[str, Launch]:
     if case.dtype == "s8":
         return "_int_mm", lambda i: torch._int_mm(a[i], b[i], out=d[i])
     if case.dtype == "e4m3":
-        one = torch.ones((), dtype=torch.float32, device=a[0].device)
+        ones = torch.ones((), dtype=torch.float32, device=a[0].device)
         return "_scaled_mm", lambda i: torch._scaled_mm(
-            a[i], b[i], one, one, out_dtype=d[i].dtype, use_fast_accum=not case.precise, out=d[i]
+            a[i], b[i], ones, ones, out_dtype=d[i].dtype, use_fast_accum=not case.precise, out=d[i]
         )
     return "mm", lambda i: torch.mm(a[i], b[i], out=d[i])
 

@@ -111,11 +111,11 @@ def tensor_rate(torch: Any, dtype: str, seconds: float) -> float:
 def memory_rate(torch: Any, seconds: float) -> float:
     """Bytes/s of a sum or a copy of a large tensor, whichever is faster."""
     half = torch.zeros(READ_BYTES // 8, dtype=torch.float32, device="cuda")
-    other = torch.empty_like(half)
+    target = torch.empty_like(half)
     rates = []
     for launch, count in (
         (lambda i: half.sum(), half.nbytes),
-        (lambda i: other.copy_(half), 2 * half.nbytes),
+        (lambda i: target.copy_(half), 2 * half.nbytes),
     ):
         (timing,) = time_interleaved([TimedLaunch(torch, launch, 1)], 5, seconds / 2)
         rates.append(count / timing.median)

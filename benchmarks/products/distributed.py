@@ -1,4 +1,4 @@
-"""Products on several GPUs of one host, beside NCCL and cuBLAS in turn and torch's fused operators.
+"""GEMMs on several GPUs of one host, compared with NCCL followed by cuBLAS, and torch's fused operators.
 
 Each rank is a process. A time is the median of rounds, and the maximum over the ranks.
 """

@@ -1,4 +1,4 @@
-"""GEMMs: `kernels.gemm` and related functions beside cuBLAS on the GPU, else in emulation."""
+"""GEMMs: `kernels.gemm` and related functions, compared with cuBLAS on a GPU, else in emulation."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def cases(dtypes: Collection[str], sizes: Iterable[Size], layouts: Sequence[str]
 
 
 def add_problem_arguments(parser: argparse.ArgumentParser, **defaults: tuple[tuple[Any, ...], str]) -> None:
-    """--dtypes, --sizes and --layouts. defaults: of each, the value and its text in the help."""
+    """Add --dtypes, --sizes and --layouts. defaults: for each, the value and its text in the help."""
     for name, parse, metavar, about in (
         ("dtypes", dtypes_of, "T,...", f"element types of A and B, of {', '.join(DTYPES)}"),
         ("sizes", sizes_of, "MxNxK,...", "sizes; N is NxNxN"),

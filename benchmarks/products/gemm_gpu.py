@@ -95,7 +95,7 @@ class GpuBench:
 
 
 def reference(fair: list[Baseline], result: dict[str, Any]) -> dict[str, Any]:
-    """The fastest fair baseline with a correct result; of wrong ones if all are wrong."""
+    """Return the fastest fair baseline with a correct result; if none is correct, the fastest."""
     measured = {baseline.name: result["baselines"][baseline.name] for baseline in fair}
     timed = {name: each for name, each in measured.items() if "median" in each}
     if not timed:
@@ -128,7 +128,7 @@ def planned(
 
 
 def tile(config: Any) -> str:
-    """BM x BN (x BK) and the number of stages, as in "128x256 s4 c2 k4 pp".
+    """Show BM x BN (x BK), stages and options of a configuration, as in "128x256 s4 c2 k4 pp".
 
     c: cluster_m (x cluster_n), k: split_k, u: units of stream-K, pp: ping-pong schedule, t: swap
     AB.

@@ -52,7 +52,7 @@ def _problem(draw: random.Random, dtype: str, turn: int) -> Case:
 
 
 def _side(draw: random.Random, least: int, most: int) -> int:
-    """Log-uniform, and a multiple of 1, 2, 4, ... or 256, of those that are not larger."""
+    """Draw a log-uniform size that is a multiple of 1, 2, 4, ... or 256."""
     n = round(math.exp(draw.uniform(math.log(least), math.log(most))))
     multiple = 1 << draw.randrange(min(n.bit_length(), 9))
     return min(max(round(n / multiple) * multiple, least), most)
@@ -83,7 +83,7 @@ KINDS = (_any, _any, _skinny, _few_tiles, _large, _layer)
 
 
 def draw_map(axis: Any, report: Report) -> None:
-    """A dot a problem over M and N K, coloured by the ratio: red where the reference is faster."""
+    """Draw a dot for each problem over M and N K, coloured by the ratio: red if the reference is faster."""
     from matplotlib.colors import TwoSlopeNorm
 
     measured = [r for r in report.results if "ratio" in r]

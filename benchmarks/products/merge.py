@@ -1,4 +1,4 @@
-"""One report from the result files of the parts of a suite, as if one run had measured them."""
+"""Merge result files of parts of a suite to one report, as if one run had measured them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def merged(documents: Sequence[Document]) -> Report:
-    """One report of parts of the same suite on the same machine, dated as the last of them."""
+    """Merge parts of one suite on one machine to a report with the date of the last part."""
     parts = sorted(documents, key=lambda document: str(document["date"]))
     last = parts[-1]
     for part in parts:
@@ -83,7 +83,7 @@ def tables(document: Document) -> Iterator[Table]:
 
 
 def check_same(part: Document, last: Document) -> None:
-    """ValueError unless both are results of one benchmark on one machine."""
+    """Raise ValueError unless both are results of one benchmark on one machine."""
     if part["benchmark"] != last["benchmark"]:
         raise ValueError(f"cannot merge results of {part['benchmark']} and of {last['benchmark']}")
     for key in SAME:
@@ -95,10 +95,10 @@ def check_same(part: Document, last: Document) -> None:
 def highest(ceilings: Sequence[Document]) -> Document:
     """The highest value of each ceiling."""
     best: Document = {"flops": {}, "failures": {}}
-    for each in ceilings:
-        for dtype, flops in each.get("flops", {}).items():
+    for ceiling in ceilings:
+        for dtype, flops in ceiling.get("flops", {}).items():
             best["flops"][dtype] = max(flops, best["flops"].get(dtype, 0.0))
-        best["failures"] |= each.get("failures", {})
-        if "bytes" in each:
-            best["bytes"] = max(each["bytes"], best.get("bytes", 0.0))
+        best["failures"] |= ceiling.get("failures", {})
+        if "bytes" in ceiling:
+            best["bytes"] = max(ceiling["bytes"], best.get("bytes", 0.0))
     return best

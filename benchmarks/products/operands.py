@@ -84,7 +84,7 @@ def torch_type(torch: Any, dtype: Any) -> Any:
 
 
 def operands(torch: Any, case: Case, a: Any, b: Any, sets: int) -> Operands:
-    """`sets` copies of A and B in their layouts, and as many D."""
+    """Make `sets` copies of A and B in their layouts, and a D for each."""
     shape = (*a.shape[:-1], case.N)
     options = {"dtype": torch_type(torch, case.out), "device": a.device}
     d = [torch.zeros(shape, **options) for _ in range(sets)]

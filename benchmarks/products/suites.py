@@ -92,7 +92,7 @@ GOALS = {
 def cases(
     suite: str, groups: Sequence[str] = (), dtypes: Sequence[str] = (), sizes: Sequence[Size] = ()
 ) -> list[Case]:
-    """The suite's cases of these types in groups whose names contain one of the given texts.
+    """Select the suite's cases of these types, in groups whose names contain one of the texts.
 
     `sizes` replace the sizes of each group; M of a grouped GEMM is then the most rows of an expert.
     """

@@ -1,1 +1,1 @@
-"""Whole programs on a GPU: attention, the tutorial, examples/, training."""
+"""Benchmarks of programs on a GPU: attention, the tutorial, examples/, training."""

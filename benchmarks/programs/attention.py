@@ -1,4 +1,4 @@
-"""Attention and its gradients beside cuDNN and FlashAttention 2 of PyTorch, on a GPU: times, and errors.
+"""Attention and its gradients: times and errors on a GPU, compared with PyTorch's cuDNN and FlashAttention 2.
 
 Launches are timed in CUDA graphs on rotating buffers, interleaved. Errors are those of a smaller
 problem, root mean square against float64.

@@ -1,4 +1,4 @@
-"""The programs of examples/ beside the best that PyTorch has for the same, on a GPU."""
+"""The programs of examples/ on a GPU, compared with the best implementation in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products on several GPUs, overlapped with NVLink: all-gather before, reduce-scatter or all-reduce behind.
+"""GEMMs on several GPUs that overlap with NVLink: all-gather of A, reduce-scatter or all-reduce of D.
 
 Each rank runs one persistent kernel of bf16_gemm.py, in which the ranks exchange rows of tiles:
 
@@ -50,13 +50,13 @@ from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.pipeline import OperandTiles, make_k_major_tiles, make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, make_tile_scheduler
 
-PUSHED_ROWS, PUSHED_COLUMNS = 16, 256  # of the boxes in which rows of A go to a peer: 8 KB
-BLOCK = 64  # rows of D that are counted together
+PUSHED_ROWS, PUSHED_COLUMNS = 16, 256  # box in which rows of A go to a peer: 8 KB of 16-bit elements
+BLOCK = 64  # rows of D for each counter
 
 
 @dataclass
 class Exchange:
-    """What a launch shares with its peers.
+    """Counters that a launch shares with its peers.
 
     Attributes
     ----------
@@ -88,11 +88,11 @@ class Exchange:
         tc.wait_signal(self.pads[self.rank].at(peer), self.epoch)
 
     def neighbour(self, hops):
-        """The rank so many places to the right in the ring."""
+        """Rank that is `hops` places to the right in the ring."""
         return (self.rank + hops) % self.world
 
     def end(self):
-        """The last CTA counts the launch. All threads of the CTA have met before."""
+        """Count this CTA as ended; the last CTA counts the launch. All threads of the CTA have met before."""
         if tc.threadIdx.x == 0:
             before = tc.atomic("add", self.state.at(1), 1, order="acq_rel")
             if before == tc.gridDim.x - 1:
@@ -101,7 +101,7 @@ class Exchange:
 
 
 class RingScheduler(TileScheduler):
-    """Tiles from a row `first_row` on; behind the last row comes row 0."""
+    """Scheduler that starts at row `first_row`, and continues with row 0 after the last row."""
 
     first_row: Any = 0
 
@@ -122,7 +122,7 @@ def ring_scheduler(shape, config: HopperConfig, first_row, world: int):
 
 
 def row_tiles(array, config: HopperConfig, smem=None):
-    """Tiles of A, [batch,] M x K with whole tiles of rows: one box a tile."""
+    """Make the tiles of A, [batch,] M x K, one box for each. Rows are a multiple of the tile's."""
     depth = SWIZZLE_BYTES // array.dtype.itemsize
     if smem is None:
         shape = config.stages * config.k_slabs, config.BM, depth
@@ -153,9 +153,9 @@ def all_gather_gemm(
     mma = select_wgmma(x.dtype, w.dtype, config.BN)
     epilogue = make_tma_epilogue(d, config, traits, 1)
     push = make_push(x, gathered, exchange, config)
-    own = row_tiles(x, config)
-    columns = make_k_major_tiles(w, 1, config.BN, own.smem.shape[-1], config)
-    pipeline = make_pipeline(row_tiles(mine, config, own.smem), columns, x.shape[1], config)
+    local_tiles = row_tiles(x, config)
+    columns = make_k_major_tiles(w, 1, config.BN, local_tiles.smem.shape[-1], config)
+    pipeline = make_pipeline(row_tiles(mine, config, local_tiles.smem), columns, x.shape[1], config)
     scheduler = ring_scheduler(d.shape, config, exchange.rank * exchange.rows, exchange.world)
     run_warpgroups(
         pipeline,
@@ -163,26 +163,26 @@ def all_gather_gemm(
         scheduler,
         epilogue,
         make_epilogue_op(None, 1, 0, traits),
-        partial(produce_gathered, own=own, exchange=exchange),
+        partial(produce_gathered, local_tiles=local_tiles, exchange=exchange),
         extra_producer=push,
     )
     exchange.end()
 
 
 def pushed_pieces(K):
-    """Boxes along K of a row of boxes that a rank pushes."""
+    """Number of boxes along K that cover a row."""
     return (K + (PUSHED_COLUMNS - 1)) // PUSHED_COLUMNS
 
 
-def produce_gathered(pipeline, scheduler, own, exchange):
-    """Load the tiles of all of this CTA's work: its own rows at once, others when they have arrived."""
+def produce_gathered(pipeline, scheduler, local_tiles, exchange):
+    """Load the tiles of all of this CTA's work: the rank's rows at once, others when they have arrived."""
     state, config = pipeline.producer_state(), pipeline.config
-    pieces = config.BM // PUSHED_ROWS * pushed_pieces(own.map.array.shape[1])
+    pieces = config.BM // PUSHED_ROWS * pushed_pieces(local_tiles.map.array.shape[1])
     first = exchange.rank * exchange.rows
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         if (tile.m >= first) & (tile.m < first + exchange.rows):
-            load_k_tiles(replace(pipeline, a=own), replace(tile, m=tile.m - first), state, load_stage)
+            load_k_tiles(replace(pipeline, a=local_tiles), replace(tile, m=tile.m - first), state, load_stage)
         else:
             counter = exchange.pads[exchange.rank].at(exchange.tiles + tile.m // config.BM)
             tc.wait_signal(counter, exchange.epoch * pieces)
@@ -206,11 +206,11 @@ class Push:
     source : tensor map
         Boxes of the rank's rows.
     buffers, full : tile, mbarriers
-        Two pieces, and what counts their bytes.
+        Buffers of two pieces, and the mbarriers that count their bytes.
     along : s32
-        Pieces of a row of pieces.
+        Pieces along K.
     BM : int
-        Rows that a counter is of.
+        Rows for each counter.
     """
 
     gathered: Any
@@ -222,7 +222,7 @@ class Push:
     BM: int
 
     def place(self, piece):
-        """Row and column of a piece in the rank's rows, and the places to the left of its target."""
+        """Row and column of a piece in the rank's rows, and the hops to the left to its target."""
         row = piece % self.of_peer // self.along * PUSHED_ROWS
         return row, piece % self.along * PUSHED_COLUMNS, piece // self.of_peer + 1
 
@@ -278,7 +278,7 @@ class Push:
 
 
 def make_push(x, gathered, exchange, config: HopperConfig):
-    """Memory and barriers to push the rank's rows. The pipeline fences its barriers behind these."""
+    """Make memory and barriers to push the rank's rows. The pipeline's fence covers these barriers too."""
     box = PUSHED_ROWS, PUSHED_COLUMNS
     buffers, full = tc.shared((2, *box), x.dtype, align=128), tc.mbarriers(2)
     if tc.threadIdx.x == 0:
@@ -350,7 +350,7 @@ def reduced_epilogue(d, config: HopperConfig, traits: HopperTraits):
 
 
 class ResultOfAllRanks(Epilogue):
-    """Each part of the columns is stored to all ranks, in one group of TMA stores."""
+    """Epilogue that stores each part of the columns to all ranks, in one group of TMA stores."""
 
     result: Any = None
     first_row: Any = 0
@@ -366,9 +366,9 @@ class ResultOfAllRanks(Epilogue):
 
 @dataclass
 class Sent:
-    """What a consumer has stored last and not yet counted: rank and counter; -1: nothing.
+    """Rank and counter of a consumer's last store that is not yet counted; -1: none.
 
-    started: the rank that has last been seen to start.
+    started: the last rank that this consumer has seen to start.
     """
 
     peer: Any
@@ -433,7 +433,7 @@ def reduce_products(
 
 
 def signal_sent(sent, exchange):
-    """Count what was stored last: its TMA stores have had the time of a tile to complete."""
+    """Count the last store. Its TMA stores have had the time of one tile to complete."""
     if (tc.threadIdx.x % WARPGROUP == 0) & (sent.peer >= 0):
         tc.tma_store_wait(0)
         if sent.peer < exchange.world:

@@ -175,9 +175,9 @@ def store_pairs(buffer, d, origin):
                 pair = [buffer.at(line, min(col + i, width - 1)).load() for i in (0, 1)]
                 loaded.append((target, inside, col, pair, odd))
         for target, inside, col, pair, _ in loaded:
-            whole = inside & (col + 1 < width) & (n + col + 1 < cols)
-            (target + col).store(pair, pred=whole)
-            alone = inside & (col < width) & (n + col < cols) & ~whole
+            both_inside = inside & (col + 1 < width) & (n + col + 1 < cols)
+            (target + col).store(pair, pred=both_inside)
+            alone = inside & (col < width) & (n + col < cols) & ~both_inside
             (target + col).store(pair[0], pred=alone)
         for i in range(at_once):
             target, inside, *_, odd = loaded[i * -(-width // 64)]

@@ -123,8 +123,8 @@ def make_group_scheduler(offsets, N, config: HopperConfig):
     cols = (N + (wide - 1)) // wide
     before = [tc.s32(0) for _ in range(-(-(MAX_GROUPS + 1) // config.threads))]
     for i in tc.static_range(len(before)):
-        for other in tc.range(min(tc.threadIdx.x + i * config.threads, groups)):
-            before[i] += tiles[other] * cols
+        for earlier in tc.range(min(tc.threadIdx.x + i * config.threads, groups)):
+            before[i] += tiles[earlier] * cols
     tc.barrier()  # all have read the counts before the sums replace them
     for i in tc.static_range(len(before)):
         group = tc.threadIdx.x + i * config.threads

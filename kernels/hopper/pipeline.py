@@ -21,9 +21,9 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.cluster import Multicast, multicast_of, multicast_peer
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig
 
-BOXES = 4, 5, 3, 6, 7, 2, 1  # of a CTA's share of a K-major tile at an edge, the best number first
-MAX_BOX = 256  # rows of a TMA box
-SWIZZLE_ROWS = 8  # of 128 bytes, over which the swizzle repeats: tiles are cut between them
+BOXES = 4, 5, 3, 6, 7, 2, 1  # boxes of a CTA's share of a K-major tile at an edge, the best number first
+MAX_BOX = 256  # rows of a TMA box, at most
+SWIZZLE_ROWS = 8  # rows of 128 bytes after which the swizzle repeats: boxes have a multiple of them
 
 
 @dataclass

@@ -68,8 +68,8 @@ def sum_partials(part, consumer, partials, config):
     for i in tc.static_range(share):
         acc = partials.remote(same_tile).at(consumer, first + i, thread, 0).load(4).elements()
         for peer in tc.static_range(1, config.split_k):
-            other = partials.remote(same_tile + peer * ctas)
-            addend = other.at(consumer, first + i, thread, 0).load(4).elements()
+            peer_partials = partials.remote(same_tile + peer * ctas)
+            addend = peer_partials.at(consumer, first + i, thread, 0).load(4).elements()
             acc = [x + y for x, y in zip(acc, addend, strict=True)]
         summed += acc
     return summed

@@ -62,9 +62,9 @@ class StreamKScheduler:
 
     def part_at(self, index):
         """The index-th piece of work; the parts of shared tiles come first."""
-        own = index - self.parts()
-        tile, first, last = self.shared_tiles + self.unit + own * self.units, 0, self.k_tiles
-        if own < 0:
+        whole_tile = index - self.parts()
+        tile, first, last = self.shared_tiles + self.unit + whole_tile * self.units, 0, self.k_tiles
+        if whole_tile < 0:
             begin, end = self.first_step(self.unit), self.first_step(self.unit + 1)
             tile = begin // self.k_tiles + index
             first = max(begin - tile * self.k_tiles, 0)

@@ -28,7 +28,7 @@ TILES = (
     HopperConfig(BM=128, BN=128, stages=6),
     HopperConfig(BM=64, BN=128, stages=8),
 )
-NARROW_COST = {256: 1.0, 128: 1.12}  # of a column of a tile, estimated from the bytes that it loads
+NARROW_COST = {256: 1.0, 128: 1.12}  # relative time of a column of a tile, estimated from loaded bytes
 
 
 class Group(Protocol):
@@ -39,21 +39,24 @@ class Group(Protocol):
     world : int
         Number of ranks.
     kept : dict
-        What calls keep for later ones.
+        Memory and launches that calls keep for later calls of equal shapes.
     """
 
     world: int
     kept: dict[Any, Any]
 
     def shared(self, shape: tuple[int, ...], dtype: Any) -> tuple[tc.PeerArray, Any]:
-        """Zeros in memory that all ranks map: of all ranks, and the argument of a kernel for the own rank."""
+        """Allocate zeros in memory that all ranks map.
+
+        Return the PeerArray of all ranks, and this rank's array as the argument of a kernel.
+        """
         raise NotImplementedError
 
     def local(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Zeros that no other rank maps, as the argument of a kernel."""
+        """Allocate zeros that no other rank maps, as the argument of a kernel."""
 
     def of_rank(self, argument: Any) -> Any:
-        """One rank's array of an argument."""
+        """Return one rank's array of an argument."""
 
 
 class VirtualGroup:
@@ -202,11 +205,11 @@ class Call:
     Attributes
     ----------
     launch : function
-        Of x, w and the result.
+        Launches on x, w and the result.
     shape, dtype : tuple, DType
-        Of a new result.
+        Shape and element type of a new result.
     result : array, optional
-        In memory of the group.
+        The result, if it is memory of the group.
     """
 
     launch: Callable[..., None]
@@ -230,7 +233,7 @@ def _call(
     epilogue: Any,
     config: HopperConfig | None,
 ) -> Call:
-    """prepare(...), or what the group keeps of a call with operands of the same types and shapes."""
+    """Return prepare(...), cached in the group for operands of equal types and shapes."""
     arrays = (x, w) if out is None else (x, w, out)
     try:
         key = key_function(tuple(map(type, arrays)))(*arrays), prepare, epilogue, config, target_key()
@@ -314,7 +317,7 @@ def _operands(x: Any, w: Any, group: Group) -> tuple[tuple[int, int], tuple[int,
 
 
 def _choose(rows: int, M: int, N: int) -> HopperConfig:
-    """The tile whose waves take the least time."""
+    """Choose the tile whose waves take the least time."""
     fitting = [c for c in TILES if rows % (c.BM * c.cluster_m) == 0] or [TILES[-1]]
 
     def time(config: HopperConfig) -> float:
@@ -338,14 +341,14 @@ def _check_config(config: HopperConfig, rows: int, dtype: Any) -> None:
 
 
 def _kept(group: Group, key: Any, make: Callable[[], Any]) -> Any:
-    """What the group keeps under a key, made at the first call."""
+    """Return the group's object under a key; `make` makes it at the first call."""
     if key not in group.kept:
         group.kept[key] = make()
     return group.kept[key]
 
 
 def _counters(group: Group, key: Any, blocks: int) -> tuple[Any, Any]:
-    """Counters that all ranks map, and the launches so far: of one kernel, shape and configuration."""
+    """Return the counters that all ranks map, and the state, for one kernel, shape and configuration."""
     count = group.world + 1 + blocks
     return (
         _kept(group, ("pads", key), lambda: group.shared((count,), tc.s32))[0],
@@ -356,15 +359,15 @@ def _counters(group: Group, key: Any, blocks: int) -> tuple[Any, Any]:
 def _check_result(out: Any, group: Group, shape: tuple[int, int], dtype: Any) -> None:
     if out is None:
         return
-    found = described(out=group.of_rank(out))["out"]
-    if found.shape != shape or found.type.dtype != dtype or found.strides[1] != 1:
-        raise tc.ArgumentError(f"out has shape {found.shape}; the result is {dtype} of {shape}, row-major")
+    result = described(out=group.of_rank(out))["out"]
+    if result.shape != shape or result.type.dtype != dtype or result.strides[1] != 1:
+        raise tc.ArgumentError(f"out has shape {result.shape}; the result is {dtype} of {shape}, row-major")
 
 
 def _bound(
     kernel: Any, config: HopperConfig, epilogue: Any, shape: tuple[int, int], workspace: tuple[Any, ...]
 ) -> Callable[..., None]:
-    """The launch of x, w and the result, which may be a PeerArray."""
+    """Bind the launch on x, w and the result, which may be a PeerArray."""
     grid, options = grid_size(config, *shape), {"config": config, "traits": HopperTraits(epilogue=epilogue)}
     if current_target() == "cpu":
         return lambda x, w, out: kernel[grid, config.threads](x, w, out, *workspace, **options)

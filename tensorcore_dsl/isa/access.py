@@ -87,24 +87,24 @@ class Access:
 
     @property
     def bulk(self) -> bool:
-        """Does the copy engine perform it: on one run of bytes, whatever rows the memory has?"""
+        """Does the copy engine perform it, on one contiguous run of bytes?"""
         return self.completion in ("bulk_group", "mbarrier")
 
     @property
     def bytes(self) -> int | str:
-        """Bytes from the address on, or the operand, "box" or "lines" that tells them."""
+        """Bytes from the address on, or the name of the operand that holds them, "box" or "lines"."""
         return self.count * self.scalar if isinstance(self.count, int) else self.count
 
     @property
     def effects(self) -> Effect:
-        """The effects that the access gives to its instruction."""
+        """Effects of the access on its instruction."""
         ordered = self.order or self.completion or self.verb in ("sync", "hint")
         return VERBS[self.verb] | (Effect.VOLATILE if ordered else PURE)
 
 
 @cache
 def parse_accesses(text: str) -> tuple[Access, ...]:
-    """The accesses of an instruction: the text of its row with the axes filled in."""
+    """Parse the accesses of an instruction from its row's text, with the axes filled in."""
     return tuple(_parse_access(part.split()) for part in text.split(";") if part.strip())
 
 
@@ -127,7 +127,7 @@ def _parse_access(words: Sequence[str]) -> Access:
 
 
 def effects_of(accesses: Iterable[Access]) -> Effect:
-    """The effects that all accesses of an instruction give to it."""
+    """Join the effects of an instruction's accesses."""
     return reduce(or_, (access.effects for access in accesses), PURE)
 
 

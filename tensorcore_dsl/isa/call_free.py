@@ -11,13 +11,12 @@ two f32 is a tie of f32 (subnormal ones too), which f64 holds, or at least 2**-4
 from every tie. So the second rounding, to f32, is right. Where `q + q != q` fails (a or b is zero,
 infinite or NaN), the product with the approximate reciprocal is the exact result.
 
-Root: the same with `rsqrt.approx` and two residuals; a root is at least 2**-51 of its size away
-from every tie.
+Root: `rsqrt.approx` with two residuals. A root is at least 2**-51 of its size away from every tie.
 """
 
 from __future__ import annotations
 
-# Of a divisor b, once for the quotients behind it: -b and 1 / b in f64, `rcp.approx` of b scaled.
+# Computed once for all quotients with divisor b: -b and 1 / b in f64, and `rcp.approx` of the scaled b.
 DIVISOR = """.reg .f32 %part{n};
     .reg .f64 %d{n}, %inverse{n};
     {{

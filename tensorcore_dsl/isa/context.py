@@ -1,4 +1,4 @@
-"""Interface of the machine that runs instructions, for their semantics.
+"""Interface of the machine that runs instructions, as their semantics see it.
 
 `execute(ctx, instr, *operands)` gets register arrays of raw bits and returns the results:
 
@@ -61,15 +61,15 @@ class SharedMemory(Memory, Protocol):
     def read_chunks(
         self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray, size: int, across: bool
     ) -> None:
-        """The elements of `size` bytes in the chunks that `instr` reads through the async proxy for
-        the warpgroups that are `whole`.
+        """Read elements of `size` bytes from chunks, through the async proxy.
+
+        whole: (warpgroups,) bool of the warpgroups that execute `instr`.
 
         out: (warpgroups, lines, elements of a line in memory) words, or with `across` these axes
         exchanged."""
 
     def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
-        """Count what `read_chunks` has read, and show it to the checks: the products go on reading
-        until they have been waited for."""
+        """Report the reads of `read_chunks` to the checks. They last until the products are waited for."""
 
 
 class AsyncCopies(Protocol):
@@ -91,8 +91,10 @@ class AsyncCopies(Protocol):
 
 
 class AsyncStores(Protocol):
-    """Stores and reductions in the cluster, whose bytes the mbarrier `bar` of the same CTA counts.
-    They take effect when these are counted."""
+    """Asynchronous stores and reductions to a CTA of the cluster.
+
+    The mbarrier `bar` of the target CTA counts their bytes. They take effect at this moment.
+    """
 
     def store(self, address: np.ndarray, values: np.ndarray, bar: np.ndarray) -> None:
         """Store (count, T) words."""
@@ -105,19 +107,24 @@ class NamedBarriers(Protocol):
     """Named barriers of the CTA: (T,) numbers and thread counts (None: all of the CTA)."""
 
     def arrive(self, barrier: np.ndarray, count: np.ndarray | None, wait: bool) -> np.ndarray:
-        """Who may go on: all active threads at once for `wait=False` (bar.arrive)."""
+        """Arrive. Return (T,) bool of the threads that may go on: all active ones without `wait`."""
 
     def arrive_counting(
         self, barrier: np.ndarray, count: np.ndarray | None, predicate: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Like `arrive` with a wait, also counting: (who may go on, (T,) how many of those who
-        met had a true predicate, (T,) how many met)."""
+        """Arrive, wait and count. Return three arrays (T,).
+
+        They hold the threads that may go on, the participants with a true predicate, and all participants.
+        """
 
 
 class Mbarriers(Protocol):
-    """mbarriers by (T,) shared addresses; an address of shared::cluster has the CTA's rank plus one
-    in the bits from CLUSTER_SHIFT on (0 there: the thread's own CTA). early: (T,) bool, who was told
-    by the last `done` that copies are under way, though no other thread can bring the phase on."""
+    """mbarriers by (T,) shared addresses.
+
+    An address of shared::cluster holds the CTA's rank plus one in the bits from CLUSTER_SHIFT on; 0 is
+    the thread's CTA. `early`, (T,) bool, marks threads that wait only for copies under way, as of the last
+    `done`.
+    """
 
     early: np.ndarray
 
@@ -133,16 +140,19 @@ class Mbarriers(Protocol):
         """
 
     def complete_tx(self, bar: np.ndarray, size: Any) -> None:
-        """Count `size` bytes as come, without a copy."""
+        """Count `size` bytes as arrived, without a copy."""
 
     def done(self, bar: np.ndarray, parity: Any) -> np.ndarray:
         """(T,) bool: is the phase of this parity over?"""
 
 
 class BulkCopies(Protocol):
-    """Bulk copies. `tensor` is a (T,) generic address of a tensor map; coordinates are arrays or
-    scalars, innermost first; `mask` names the CTAs of the cluster that receive a copy each, with
-    their own barrier at the same offset. Loads take effect when their bytes are counted."""
+    """Bulk copies.
+
+    `tensor` is a (T,) generic address of a tensor map. Coordinates are arrays or scalars, innermost first.
+    Each CTA of the multicast `mask` receives a copy and counts it at its barrier of the same offset. Loads
+    take effect when their bytes are counted.
+    """
 
     def tensor_load(
         self, dst: np.ndarray, tensor: np.ndarray, coordinates: tuple[Any, ...], bar: np.ndarray, mask: Any
@@ -159,7 +169,7 @@ class BulkCopies(Protocol):
     ) -> None: ...
 
     def copy_to_cta(self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray) -> None:
-        """From the own shared memory to that of another CTA, whose `bar` counts the bytes."""
+        """Copy from the CTA's shared memory to another CTA, whose `bar` counts the bytes."""
 
     def commit(self) -> None: ...
     def wait(self, pending: int, reading: bool) -> None:
@@ -167,16 +177,16 @@ class BulkCopies(Protocol):
 
 
 class TensorMaps(Protocol):
-    """Tensor maps in global memory, by (T,) addresses, and what fences of their proxy order."""
+    """Tensor maps in global memory, by (T,) addresses, with the fences of the tensormap proxy."""
 
     def replaced(self, ctx: Context, addresses: np.ndarray) -> None:
-        """Threads have changed a field."""
+        """Note that threads have changed a field."""
 
     def released(self, ctx: Context, addresses: np.ndarray | None = None) -> None:
-        """Threads hand on these maps; None: those that they have changed."""
+        """Release these maps; None: all that the threads have changed."""
 
     def acquired(self, ctx: Context, addresses: np.ndarray) -> None:
-        """Tensor copies of the block may read these maps as they are now."""
+        """Acquire these maps: the CTA's tensor copies may read them as they are now."""
 
 
 class AsyncMma(Protocol):
@@ -188,13 +198,13 @@ class AsyncMma(Protocol):
 
 
 class Dependency(Protocol):
-    """The launch in front of this one, and the launch behind it (programmatic dependent launch)."""
+    """The preceding and the dependent launch (programmatic dependent launch)."""
 
     def wait(self) -> None:
-        """The active threads wait until the launch in front has ended."""
+        """Let the active threads wait until the preceding launch has ended."""
 
     def launch_dependents(self) -> None:
-        """The launch behind may start, as far as the CTAs of the active threads are concerned."""
+        """Allow the dependent launch to start, for the CTAs of the active threads."""
 
 
 class Clusters(Protocol):
@@ -205,7 +215,7 @@ class Clusters(Protocol):
         """(T,) bool: has every thread of the cluster arrived?"""
 
     def set_registers(self, instr: Instruction, count: int, grow: bool) -> None:
-        """A warpgroup releases registers, or waits for more."""
+        """Let a warpgroup release registers, or wait for more."""
 
 
 class Team(Protocol):
@@ -224,8 +234,8 @@ class Context(Protocol):
     arch: str
     threads: int
     active: np.ndarray | None
-    exited: np.ndarray | None  # threads that left the kernel; None: nobody did
-    unusual: bool  # choices that PTX leaves open are made in another way than by default
+    exited: np.ndarray | None  # threads that left the kernel; None: no thread did
+    unusual: bool  # make the unusual choice where PTX leaves one open
     carry: np.ndarray  # (T,) uint8, the carry of each thread; `semantics.UNSET` before the first
     shared: SharedMemory
     cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank
@@ -250,20 +260,24 @@ class Context(Protocol):
         active in part."""
 
     def units(self, size: int) -> tuple[np.ndarray, int | None]:
-        """(T // size,) bool of the units of `size` threads that have an active one, and the first of
-        these that is active only in part, if there is one."""
+        """Return (T // size,) bool of the units of `size` threads with an active thread.
+
+        The second result is the first unit that is active only in part, None if there is none.
+        """
 
     def fence(self, instr: Instruction) -> None:
-        """A fence of the active threads: between their accesses, or between proxies."""
+        """Execute a fence of the active threads, between their accesses or between proxies."""
 
     def print(self, text: int, values: list[np.ndarray]) -> None:
-        """Device-side print, one line a thread; `text` is the number of a format string."""
+        """Print one line for each thread; `text` is the index of a format string."""
 
     def refuse_index(self, text: int, outside: np.ndarray, index: Any, extent: Any) -> None:
-        """Raise the error of a check for the first thread of `outside`, with its index and the
-        extent; `text` is the number of a format string (see `isa.bounds`)."""
+        """Raise a check's error for the first thread of `outside`, with its index and the extent.
+
+        `text` is the index of a format string (see `isa.bounds`).
+        """
 
 
 CLUSTER_SHIFT = 24
-FARTHEST = 0xFD  # the greatest rank that fits into an address, which has the rank plus one
-OWN = 0xFF  # where the rank would be, in addresses of a CTA's own memory; see `Program.ranked`
+FARTHEST = 0xFD  # the greatest rank that fits into an address, which holds the rank plus one
+OWN = 0xFF  # marks the CTA's memory in place of a rank; see `Program.ranked`

@@ -73,8 +73,9 @@ class Descriptor:
     def of(
         cls, instr: Instruction, name: str, bits: np.ndarray, whole: np.ndarray
     ) -> tuple[Descriptor, np.ndarray]:
-        """Decode registers (warpgroups, 128); also returns (warpgroups,) the number of each one's
-        descriptor, 0 for those that are not active as a `whole`.
+        """Decode registers (warpgroups, 128).
+
+        Also return (warpgroups,) the row of each warpgroup's descriptor; 0 for warpgroups not in `whole`.
 
         EmulationError if the threads of an active warpgroup hold different descriptors.
         """
@@ -120,11 +121,20 @@ def _shared(column: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Chunks:
-    """Reads of shared memory by warpgroups: (descriptors, chunks) addresses of 16-byte chunks, and
-    (warpgroups,) the row of each warpgroup. swizzles: (descriptors,), if known."""
+    """Reads of shared memory by warpgroups.
+
+    Attributes
+    ----------
+    addresses : array
+        (descriptors, chunks): addresses of 16-byte chunks.
+    rows : array
+        (warpgroups,): the row of `addresses` that each warpgroup reads.
+    swizzles : array or None
+        (descriptors,): swizzle widths in bytes, if known.
+    """
 
     addresses: np.ndarray
-    own: np.ndarray
+    rows: np.ndarray
     swizzles: np.ndarray | None = None
 
     @cached_property
@@ -134,8 +144,10 @@ class Chunks:
 
     @cached_property
     def spans(self) -> np.ndarray:
-        """(descriptors, spans, 2): the first number and the one behind the last of chunks that lie
-        side by side; all of them, each once. Empty ones follow the last of a descriptor."""
+        """Contiguous spans of chunks, (descriptors, spans, 2): first number, and last number plus one.
+
+        Each chunk is in one span. Empty spans pad a descriptor's row.
+        """
         rows = []
         for numbers in map(np.unique, self.numbers):
             edges = np.flatnonzero(np.diff(numbers) > 1)
@@ -148,9 +160,11 @@ class Chunks:
 
 
 class SharedTile(NamedTuple):
-    """A tile of shared memory, as `tc.shared` made it: its bytes in the CTA, the bytes from one
-    row to the next and from one matrix of rows to the next (0: it has only one), its swizzle (0 for
-    none), its name, and by axis its extents and the bytes from one index to the next."""
+    """A tile of shared memory that `tc.shared` made.
+
+    It holds the byte range in the CTA, the distances in bytes between rows and between matrices of rows
+    (0: only one matrix), the swizzle (0: none), the name, and the extent and stride in bytes of each axis.
+    """
 
     start: int
     bytes: int
@@ -177,9 +191,9 @@ class SharedTiles:
         self._held = 0
 
     def chunks(self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], Chunks]) -> Chunks:
-        """Look up the chunks of one operand's descriptors (warpgroups, 128), or `find` them, by `key`.
+        """Return the chunks of one operand's descriptors (warpgroups, 128), cached by `key`.
 
-        It is kept for the warpgroups that are `whole`, each of which holds one descriptor.
+        `find` computes them. The cache entry covers the `whole` warpgroups, each with one descriptor.
         """
         first = np.empty(len(words), np.uint64)
         if not alike(np.ascontiguousarray(words), whole, first):
@@ -188,7 +202,7 @@ class SharedTiles:
         cached: Chunks | None = self._kept.get(key)
         if cached is None:
             cached = self._kept[key] = find()
-            self._held += 2 * (cached.addresses.nbytes + cached.own.nbytes)
+            self._held += 2 * (cached.addresses.nbytes + cached.rows.nbytes)
             if self._held > MAX_HELD:
                 self._kept.clear()
                 self._held = 0
@@ -222,11 +236,11 @@ class SharedTiles:
     ) -> None:
         """Raise an error for the first active warpgroup whose descriptor does not fit its tile.
 
-        chunks: what the descriptors name, in `lines` rows of memory of each atom.
-        width: bytes of a row of a transposed matrix, whose atoms of one swizzle each are `leading`
-        bytes apart; 0 for others, which have one.
+        chunks: the chunks that the descriptors address, in `lines` rows of memory of each atom.
+        width: bytes of a row of a transposed matrix, whose swizzle atoms are `leading` bytes apart; 0 for
+        other matrices, which have one atom.
         """
-        for row in dict.fromkeys(chunks.own[whole].tolist()) if self.tiles else ():
+        for row in dict.fromkeys(chunks.rows[whole].tolist()) if self.tiles else ():
             fields = [int(field[row]) for field in astuple(descriptor)]
             key = (instr, name, *fields)
             if key not in self._passed:
@@ -266,7 +280,7 @@ class SharedTiles:
 
 @vectorised
 def alike(words: Any, whole: Any, first: Any) -> bool:
-    """Whether all words of each `whole` row are equal. first: (rows,), receives these; 0 of others."""
+    """Return whether all words of each `whole` row are equal. `first` (rows,) receives them, else 0."""
     wrong = np.uint64(0)
     for row in range(whole.size):
         first[row] = np.uint64(0)
@@ -292,7 +306,7 @@ def element_index(place: int, shape: Sequence[int], steps: Sequence[int]) -> tup
 
 
 def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:
-    """The address with bits 4 to 6 (as many as the width has) XORed with bits 7 and up.
+    """Swizzle addresses: XOR bits 4 to 6 (fewer for narrower widths) with bits 7 and up.
 
     The pattern repeats every 8 * width bytes. With a base offset of 0 it starts at a multiple of
     that size; otherwise `base` 128-byte units behind a multiple of 1024 bytes.

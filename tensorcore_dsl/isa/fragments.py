@@ -139,18 +139,18 @@ def multiply(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, **extra: 
 
 
 class RegisterProducts(Protocol):
-    """Products of registers that stay where they are. uses: the registers of each."""
+    """Prepared products whose operands stay in the same registers."""
 
     uses: Sequence[Any]
 
     def run(self, active: np.ndarray | None, *, share: Any = None) -> None:
-        """Compute them for the active warps, all if None; `share`: see `Team.share_mask`."""
+        """Compute the products for the active warps, all if None; `share`: see `Team.share_mask`."""
 
     def bound(self, active: np.ndarray, left: np.ndarray, number: int) -> Any:
-        """The compiled function of the part of them that blocks compute (`numerics.products`)."""
+        """Return the compiled function that computes them in blocks (`numerics.products.Uses.bound`)."""
 
     def finish(self, left: np.ndarray) -> None:
-        """Compute those that are left, (uses, warps) bool."""
+        """Compute the products marked in `left`, (uses, warps) bool."""
 
 
 def in_place(ctx: Context, instr: Instruction, uses: Sequence[Sequence[np.ndarray]]) -> RegisterProducts:
@@ -163,7 +163,7 @@ def in_place(ctx: Context, instr: Instruction, uses: Sequence[Sequence[np.ndarra
 
 
 def are_blocks(ctx: Context, instr: Instruction) -> bool:
-    """Does `in_place` compute them in blocks?"""
+    """Return whether `in_place` computes the instruction in blocks."""
     from tensorcore_dsl.numerics import products
 
     product, maps = prepared(instr)

@@ -44,7 +44,7 @@ def in_shared(address: np.ndarray, bits: int = CLUSTER_SHIFT) -> np.ndarray:
 
 
 def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tuple[Any, Any, Any]]:
-    """The memories that wmma addresses: (memory, context with its threads, addresses)."""
+    """Split the addresses of wmma by memory: (memory, context with its threads, addresses) of each."""
     address = np.broadcast_to(address, (ctx.threads,))
     if instr.params["space"]:
         return [(ctx.shared if instr.params["space"] == "shared" else ctx.globals, ctx, address)]
@@ -52,10 +52,10 @@ def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tupl
     shared = in_shared(address)
     peers = active & ~shared & in_shared(address, 32)
     _refuse(instr, peers, address, "global memory or of the CTA's own shared memory")
-    found: list[tuple[Any, Any, Any]] = [(ctx.globals, Lanes(ctx, active & ~shared), address)]
+    by_memory: list[tuple[Any, Any, Any]] = [(ctx.globals, Lanes(ctx, active & ~shared), address)]
     if (active & shared).any():
-        found.append((ctx.shared, Lanes(ctx, active & shared), shared_address(address)))
-    return found if (active & ~shared).any() else found[-1:]
+        by_memory.append((ctx.shared, Lanes(ctx, active & shared), shared_address(address)))
+    return by_memory if (active & ~shared).any() else by_memory[-1:]
 
 
 def shared_address(address: np.ndarray) -> np.ndarray:

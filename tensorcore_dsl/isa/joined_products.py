@@ -1,4 +1,4 @@
-"""Consecutive products of warpgroups, computed as one."""
+"""Join consecutive `wgmma` products, so that the emulator reads and decodes shared operands once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorcore_dsl.isa.wgmma import Buffers, Lines, Multiplication, prepared, s
 class Together:
     """Products of the same warpgroups with different results, computed in place.
 
-    Both operands of each are lines. Lines that several products share are read and decoded once.
+    Operands A and B of each product are lines. Lines that several products share are read once.
     """
 
     def __init__(self, steps: Sequence[Multiplication]) -> None:
@@ -33,7 +33,7 @@ class Together:
     def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
         """Join each group of accumulating products into one product along K; None if this is impossible.
 
-        The joined product takes more of the same steps along K, and D can hold their results.
+        The joined product has more of the equal steps along K.
         """
         firsts, every = [steps[0] for steps in groups], [step for steps in groups for step in steps]
         kinds = {(step.product, id(step.maps)) for step in every}
@@ -43,19 +43,19 @@ class Together:
             return None
         all_lines: list[dict[str, Lines]] = []
         for steps in groups:
-            own = {}
+            lines_by_name = {}
             for name in firsts[0].lines:
                 lines = _joined([step.lines[name][0] for step in steps])
                 if lines is None:
                     return None
-                own[name] = next((x[name] for x in all_lines if _equal(x[name], lines)), lines)
-            all_lines.append(own)
+                lines_by_name[name] = next((x[name] for x in all_lines if _equal(x[name], lines)), lines)
+            all_lines.append(lines_by_name)
         wholes = []
         for first in firsts:
-            whole = copy(first)
-            whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
-            whole.product = _deeper(first.product, len(groups[0]))
-            wholes.append(whole)
+            deep = copy(first)
+            deep.buffers = first.buffers.chain = first.buffers.chain or Buffers()
+            deep.product = _deeper(first.product, len(groups[0]))
+            wholes.append(deep)
         return cls(_placed(wholes, all_lines))
 
     def run(self) -> None:
@@ -76,42 +76,42 @@ def _placed(steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]]) 
     places: dict[int, tuple[Lines, np.ndarray]] = {}
     placed = []
     for step, named in zip(steps, lines, strict=True):
-        other = copy(step)
-        for name, own in named.items():
-            if id(own) not in places:
-                places[id(own)] = own, other.buffers.of(name, len(other.whole), own)
-        other.lines = {name: places[id(own)] for name, own in named.items()}
-        placed.append(other)
+        product = copy(step)
+        for name, operand in named.items():
+            if id(operand) not in places:
+                places[id(operand)] = operand, product.buffers.of(name, len(product.whole), operand)
+        product.lines = {name: places[id(operand)] for name, operand in named.items()}
+        placed.append(product)
     return placed
 
 
-def _joined(parts: Sequence[Lines]) -> Lines | None:
-    """Join the lines of `parts` along K; None for unlike ones."""
-    first, *others = parts
+def _joined(operands: Sequence[Lines]) -> Lines | None:
+    """Join the lines of `operands` along K; None if their layouts differ."""
+    first, *rest = operands
     alike = (first.shape, first.size, first.across)
-    own, tables = first.chunks.own, [part.chunks.addresses for part in parts]
-    for part in others:
-        if (part.shape, part.size, part.across) != alike:
+    rows, tables = first.chunks.rows, [operand.chunks.addresses for operand in operands]
+    for operand in rest:
+        if (operand.shape, operand.size, operand.across) != alike:
             return None
-        if part.chunks.own is not own and not np.array_equal(part.chunks.own, own):
+        if operand.chunks.rows is not rows and not np.array_equal(operand.chunks.rows, rows):
             return None
     if len({table.shape for table in tables}) > 1:
         return None
     lines, width = first.shape
     if first.size == 4:
-        shape = lines, width * len(parts)
+        shape = lines, width * len(operands)
         tables = [table.reshape(len(table), lines, -1) for table in tables]
     else:
-        shape = (lines, width * len(parts)) if first.across else (lines * len(parts), width)
+        shape = (lines, width * len(operands)) if first.across else (lines * len(operands), width)
     addresses = np.concatenate(tables, axis=-1).reshape(len(tables[0]), -1)
-    return replace(first, chunks=Chunks(addresses, own), shape=shape)
+    return replace(first, chunks=Chunks(addresses, rows), shape=shape)
 
 
-def _equal(some: Lines, other: Lines) -> bool:
-    """Whether both read the same chunks for all warpgroups."""
-    mine, its = some.chunks, other.chunks
-    alike = (some.shape, some.size, some.across) == (other.shape, other.size, other.across)
-    pairs = (mine.own, its.own), (mine.addresses, its.addresses)
+def _equal(a: Lines, b: Lines) -> bool:
+    """Return whether two operands read equal chunks in all warpgroups."""
+    chunks_a, chunks_b = a.chunks, b.chunks
+    alike = (a.shape, a.size, a.across) == (b.shape, b.size, b.across)
+    pairs = (chunks_a.rows, chunks_b.rows), (chunks_a.addresses, chunks_b.addresses)
     return alike and all(np.array_equal(a, b) for a, b in pairs)
 
 

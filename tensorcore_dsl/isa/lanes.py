@@ -1,7 +1,7 @@
-"""Instructions of single threads as elementary operations, which compiled loops execute.
+"""Translate instructions of single threads to elementary operations of compiled loops.
 
-The rules here give the commonest instructions operations of `numerics/lanes.py`, which have the same
-results as `execute`. For all others that compute with registers alone, `execute` itself emits the code.
+Rules map the commonest instructions to operations of `numerics/lanes.py`, with the results of `execute`.
+For other instructions that only use registers, `execute` itself emits the code, called with symbols.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from tensorcore_dsl.numerics.lanes import OPERATIONS, Operation, vector
 
 
 class Elementary(NamedTuple):
-    """An operation on words of `bits` bits: the numbers of its operands, and that of its result.
+    """An operation on words of `bits` bits, with the indices of its operands and of its result.
 
-    bits: 0 for an operation that semantics themselves emit. result: -1 for none. function: the name
-    of an operation that refers to something by address. literals: the numbers of operands that are
-    immediate.
+    bits: 0 for an operation that semantics emit. result: -1 for none. function: the name of an operation
+    with references to addresses. literals: the values of immediate operands.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Access(NamedTuple):
 
     @property
     def traffic(self) -> tuple[tuple[str, str], ...]:
-        """The spaces that it accesses, each with "load" or "store"."""
+        """The accessed spaces, each with "load" or "store"."""
         return _TRAFFIC[self.kind]
 
 
@@ -68,25 +67,25 @@ _MODIFIERS = ("sat", "relu", "ftz", "satfinite", "nan", "oob", "x", "cls", "u")
 
 @cache
 def operations(instr: Instruction, immediate: tuple[tuple[int, int], ...] = ()) -> Operations:
-    """The operations that give the results of an instruction; none where that is not known.
+    """Return the operations that compute an instruction; empty if there is no translation.
 
-    immediate: the numbers of its immediate operands, by their positions.
+    immediate: (position, value) of its immediate operands.
     """
     rule = _RULES.get(instr.execute)
     if rule is not None and not any(instr.params.get(name) for name in _MODIFIERS):
-        found = rule(instr)
-        if found:
-            return found
+        translated = rule(instr)
+        if translated:
+            return translated
     return _traced(instr, dict(immediate))
 
 
 def operation(name: str, bits: int) -> Operation:
-    """What an elementary operation computes."""
+    """Return the elementary operation `name` on words of `bits` bits."""
     return OPERATIONS[name, bits] if bits else _TRACED[name][0]
 
 
 def references(name: str) -> tuple[int, ...]:
-    """The addresses that the code of an operation takes behind its operands."""
+    """Return the addresses that an operation's code takes after its operands."""
     return tuple(map(symbols.address_of, _TRACED[name][1]))
 
 
@@ -94,12 +93,12 @@ _TRACED: dict[str, tuple[Operation, list[Any]]] = {}  # by name: emitted by sema
 
 
 def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:
-    """An operation for each result of an instruction that computes with registers alone."""
+    """Return an operation for each result of an instruction that only uses registers."""
     named_ = {i for i, o in enumerate(instr.operands) if o.kind == "imm"}
     registers = [i for i in range(len(instr.operands)) if i not in named_]
     sides = (*instr.results, *(instr.operands[i] for i in registers))
-    own = instr.execute.__module__.startswith(__package__)  # others may do anything
-    if not own or instr.effects or named_ != immediate.keys() or any(o.registers != 1 for o in sides):
+    of_package = instr.execute.__module__.startswith(__package__)  # other semantics may do anything
+    if not of_package or instr.effects or named_ != immediate.keys() or any(o.registers != 1 for o in sides):
         return ()
     bits = [max(instr.operands[i].register_bits, 8) for i in registers]
 
@@ -108,7 +107,7 @@ def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:
         operands = [immediate[i] if i in immediate else next(left) for i in range(len(instr.operands))]
         return instr.execute(context, instr, *operands)
 
-    found = []
+    traced = []
     for i, result in enumerate(instr.results):
         name = f"{instr.mnemonic} {i} {sorted(immediate.items())}"
         function = ir.Function(
@@ -121,8 +120,8 @@ def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:
             return ()
         emit = partial(_emit_traced, execute, bits, i)
         _TRACED[name] = Operation(max(result.register_bits, 8), tuple(bits), emit, len(used)), used
-        found.append(Elementary(name, 0, tuple(registers), i, name if used else ""))
-    return tuple(found)
+        traced.append(Elementary(name, 0, tuple(registers), i, name if used else ""))
+    return tuple(traced)
 
 
 def _emit_traced(execute: Any, bits: list[int], number: int, builder: Any, *given: Any) -> Any:
@@ -131,10 +130,9 @@ def _emit_traced(execute: Any, bits: list[int], number: int, builder: Any, *give
 
 
 def access(instr: Instruction) -> Access | None:
-    """The access that an instruction is, if it is a weak one of global or the CTA's own memory.
+    """Return the access of a load, store or copy; None if it is not weak, or in another CTA.
 
-    Operands are an address and, of a store, a value; of a copy two addresses and the bytes that are
-    read of it.
+    Operands are an address and, for a store, a value. A copy has two addresses and the bytes to read.
     """
     p, execute, operands = instr.params, instr.execute, len(instr.operands)
     if instr.space not in ("global", "shared"):
@@ -165,7 +163,7 @@ def _floating(instr: Instruction) -> Operations:
     return (Elementary(f"{instr.opcode}.f", 32, tuple(range(count))),)
 
 
-# Comparison -> the same of swapped operands, for those that need it.
+# Comparisons without an operation of their own -> the comparison that equals it with swapped operands.
 _SWAPPED = {"gt": "lt", "ge": "le", "gtu": "ltu", "geu": "leu"}
 
 

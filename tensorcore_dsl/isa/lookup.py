@@ -136,7 +136,7 @@ _NAMED_BY = {"barrier": 2, "cp": 3, "createpolicy": 3, "fence": 2, "mbarrier": 2
 
 
 def _in_other_words(text: str) -> Instruction | None:
-    """The instruction that `text` names with its modifiers in another order that ptxas takes."""
+    """Return the instruction whose modifiers `text` has in another order, which ptxas accepts."""
     known = _by_modifiers(text.split(".", 1)[0])
     short = text.replace(".shared::cta", ".shared")
     spellings = text, short, short.replace(".shared.", ".shared::cta.")
@@ -145,12 +145,12 @@ def _in_other_words(text: str) -> Instruction | None:
 
 @cache
 def _by_modifiers(opcode: str) -> dict[tuple[str, ...], Instruction | None]:
-    """The instructions of an opcode by `modifiers`; None where several have the same."""
-    found: dict[tuple[str, ...], Instruction | None] = {}
+    """Return the instructions of an opcode by `modifiers`; None for ambiguous modifiers."""
+    by_modifiers: dict[tuple[str, ...], Instruction | None] = {}
     for instr in _family(opcode).values():
         key = modifiers(instr.mnemonic)
-        found[key] = None if key in found else instr
-    return found
+        by_modifiers[key] = None if key in by_modifiers else instr
+    return by_modifiers
 
 
 def modifiers(text: str) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from tensorcore_dsl.lowering import compiled
 
 def _whole(ctx: Context) -> np.ndarray:
     """(warps, 1) bool of the active warps; Divergence if a warp is active in part."""
-    whole = ctx.whole_warps()
-    return active(ctx)[:, :1] if whole is None else whole[:, None]
+    active_warps = ctx.whole_warps()
+    return active(ctx)[:, :1] if active_warps is None else active_warps[:, None]
 
 
 def _row_bytes(ctx: Context, instr: Instruction, address: Any, width: int) -> np.ndarray:
@@ -92,9 +92,9 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any) -> None:
     words = np.broadcast_to(np.asarray(value, np.uint32), (matrices, ctx.threads))
     rows = np.empty((4, ctx.threads), np.uint32)
     if instr.params["t"] == "b8":  # byte 2i + j is row g + 8i of column 2q + j, stored by columns
-        parts = np.ascontiguousarray(words.reshape(matrices, -1, 8, 4)).view(np.uint8)
-        parts = parts.reshape(matrices, -1, 8, 4, 2, 2).transpose(1, 0, 3, 5, 4, 2)
-        data = np.ascontiguousarray(parts).view(np.uint32).reshape(-1, matrices * 8, 4)
+        data_bytes = np.ascontiguousarray(words.reshape(matrices, -1, 8, 4)).view(np.uint8)
+        data_bytes = data_bytes.reshape(matrices, -1, 8, 4, 2, 2).transpose(1, 0, 3, 5, 4, 2)
+        data = np.ascontiguousarray(data_bytes).view(np.uint32).reshape(-1, matrices * 8, 4)
         rows.reshape(4, -1, 32)[:, :, : matrices * 8] = data.transpose(2, 0, 1)
     else:
         _rows_of_elements(np.ascontiguousarray(words), bool(instr.params["trans"]), rows)
@@ -105,10 +105,10 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any) -> None:
 
 @compiled
 def _rows_of_elements(words: Any, transposed: bool, rows: Any) -> None:
-    """The rows of 8x8 matrices of 16-bit elements, or the columns where `transposed`.
+    """Compute the rows of 8x8 matrices of 16-bit elements, or their columns if `transposed`.
 
-    words: (matrices, T), of which lane i has elements 2 (i % 4) and the next of row i // 4. rows:
-    (4, T), of which lane 8 m + r becomes row r of matrix m.
+    words: (matrices, T); lane i holds elements 2 (i % 4) and 2 (i % 4) + 1 of row i // 4. rows: (4, T);
+    lane 8 m + r receives row r of matrix m.
     """
     for warp in range(0, words.shape[1], 32):
         for matrix in range(words.shape[0]):

@@ -17,7 +17,7 @@ from tensorcore_dsl.isa.spec import Instruction, row
 
 COPIES = VOLATILE | Effect.LOAD | Effect.STORE  # of a wait for copies
 
-# What a row does with words of its axes, {n} of type {t}, at the address p (`access.Access`).
+# Access texts (`access.Access`) of {n} words of type {t} at address p.
 LOAD, STORE = "load p {s} {n}*{t}", "store p {s} {n}*{t}"
 GLOBAL_LOAD, GLOBAL_STORE = (text.replace("{s}", "global") for text in (LOAD, STORE))
 SHARED_LOAD, SHARED_STORE = (text.replace("{s}", "shared") for text in (LOAD, STORE))
@@ -94,12 +94,12 @@ def no_effect(ctx: Context, instr: Instruction, *operands: Any) -> None:
 
 
 def discard(ctx: Context, instr: Instruction, address: np.ndarray, size: int) -> None:
-    """discard, which leaves any values behind: here all ones, so that those who read them notice."""
+    """discard: memory becomes undefined. The emulator writes all ones, so that reads are noticed."""
     ctx.globals.store(ctx, address, np.full((16, ctx.threads), -1, np.int64).view(np.uint64))
 
 
 def fence(ctx: Context, instr: Instruction) -> None:
-    """Accesses are immediate here; a fence only matters for what other threads may rely on."""
+    """fence, membar: accesses are immediate in emulation, so only the race checks use the fence."""
     ctx.fence(instr)
 
 

@@ -1,8 +1,8 @@
-"""The instructions that the language's functions and operators stand for.
+"""Mnemonics of the instructions that the language's functions and operators emit.
 
-Everything outside `isa/` takes the text of an instruction from here, so that the table alone knows
-how instructions are written. A constant is the whole text; a function builds it from the types and
-modifiers. The section numbers are those of the PTX manual.
+All code outside `isa/` takes the text of an instruction from here, so that only the table spells
+instructions. A constant is a complete mnemonic; a function builds one from types and modifiers. Section
+numbers refer to the PTX manual.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def unary(operation: str, dtype: DType) -> str:
 
 
 def extreme(operation: str, dtype: DType, nan: str = "") -> str:
-    """min or max; nan: ".NaN" gives NaN where an operand is NaN."""
+    """min or max; with nan=".NaN", a NaN operand gives NaN."""
     return f"{operation}{nan}.{dtype}"
 
 
 def multiply_wide(dtype: DType) -> str:
-    """The whole product of two integers, twice as wide as they are."""
+    """The full product of two integers, twice as wide as its operands."""
     return f"mul.wide.{dtype}"
 
 
@@ -73,7 +73,7 @@ def shift_right(dtype: DType) -> str:
 
 
 def extract_field(dtype: DType) -> str:
-    """A bit field as an integer, with its sign where `dtype` has one."""
+    """A bit field as an integer, sign-extended if `dtype` is signed."""
     return f"bfe.{dtype}"
 
 
@@ -319,7 +319,7 @@ def tensor_load(rank: int, multicast: bool, cache_hint: bool) -> str:
 
 
 def tensor_store(rank: int, operation: str | None) -> str:
-    """A box to global memory; with an operation, it is combined with what is there."""
+    """A box to global memory; with an operation, a reduction into global memory."""
     if operation is None:
         return f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
     return f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.tile.bulk_group"

@@ -1,7 +1,7 @@
-"""Finds the instruction of the table that a statement of PTX is: the reverse of its text.
+"""Find the instruction of the table for a PTX statement: the inverse of printing it.
 
-The text of each instruction, with marks in the places of its operands, is what a statement is
-compared with; so the table alone says how instructions are written.
+A statement is matched against the text of each instruction, with marks in place of operands. So only the
+table says how instructions are written.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tensorcore_dsl.isa.spec import Instruction, Operand
 
 Item = tuple[Any, ...]
 Parse = Callable[[str], tuple[Item, ...]]
-_MARK = "operand::"  # no name of PTX
-_MOVES = ("ld", "ldu", "st")  # whose table rows have types of bits alone
+_MARK = "operand::"  # not a valid PTX name
+_MOVES = ("ld", "ldu", "st")  # The table has these only with untyped bits.
 _ACCESSES = (*_MOVES, "atom", "red")
 _ORDERS, _SCOPES = {"relaxed", "acquire", "release", "acq_rel"}, {"cta", "cluster", "gpu", "sys"}
 _SPACES = ("global", "shared", "const", "local", "param")
@@ -27,31 +27,34 @@ _SPACES = ("global", "shared", "const", "local", "param")
 def find(
     opcode: str, operands: tuple[Item, ...], parse: Parse
 ) -> tuple[Instruction, list[Item | None]] | None:
-    """The instruction, and what its results and operands are; None if there is none.
+    """Return the instruction of a statement, and the items of its results and operands.
 
-    An operand that the text does not name is None. parse: gives the operands in a statement.
+    The result is None without a match. An operand that the text does not name is None. `parse` splits
+    the operands of a statement's text.
     """
     for spelling in _spellings(opcode):
         for instr in _by_text(opcode.split(".", 1)[0]).get(spelling, ()):
-            found: dict[int, Item] = {}
+            items_by_mark: dict[int, Item] = {}
             pattern = _pattern(instr, parse)
-            fits = len(pattern) == len(operands) and all(map(_match, pattern, operands, repeat(found)))
+            fits = len(pattern) == len(operands) and all(
+                map(_match, pattern, operands, repeat(items_by_mark))
+            )
             sides = (*instr.results, *instr.operands)
-            items = [_item(found[i], o) if i in found else None for i, o in enumerate(sides)]
-            if fits and all(items[i] is not None for i in found):
+            items = [_item(items_by_mark[i], o) if i in items_by_mark else None for i, o in enumerate(sides)]
+            if fits and all(items[i] is not None for i in items_by_mark):
                 return instr, items
     return None
 
 
 def _item(item: Item, operand: Operand) -> Item | None:
-    """What stands for an operand; None where braces are around several registers and it is one."""
+    """Return the item for an operand; None for several registers in braces if the operand is one register."""
     if item[0] != "group" or operand.registers > 1 or operand.is_fragment:
         return item
     return item[1] if len(item) == 2 else None
 
 
 def _spellings(opcode: str) -> list[tuple[str, ...]]:
-    """The modifiers, in the ways in which the table may write them."""
+    """Return the modifiers in all spellings that the table may have."""
     short = opcode.replace(".shared::cta", ".shared")
     texts = [opcode, short, short.replace(".shared.", ".shared::cta.")]
     head, *words = opcode.split(".")
@@ -68,11 +71,11 @@ def _spellings(opcode: str) -> list[tuple[str, ...]]:
 @cache
 def _by_text(opcode: str) -> dict[tuple[str, ...], list[Instruction]]:
     """The instructions of an opcode by the modifiers in their text."""
-    found: dict[tuple[str, ...], list[Instruction]] = {}
+    by_modifiers: dict[tuple[str, ...], list[Instruction]] = {}
     for instr in instructions(opcode):
-        found.setdefault(modifiers(_text(instr).split(None, 1)[0]), []).append(instr)
-    # Those with more fixed words in their operands, such as special registers, come first.
-    return {key: sorted(some, key=lambda i: -_text(i).count("%")) for key, some in found.items()}
+        by_modifiers.setdefault(modifiers(_text(instr).split(None, 1)[0]), []).append(instr)
+    # Try instructions with more fixed operands, such as special registers, first.
+    return {key: sorted(some, key=lambda i: -_text(i).count("%")) for key, some in by_modifiers.items()}
 
 
 @cache
@@ -89,23 +92,23 @@ def _pattern(instr: Instruction, parse: Parse) -> tuple[Item, ...]:
     return parse(_text(instr))
 
 
-def _match(pattern: Any, item: Any, found: dict[int, Item]) -> bool:
-    """Is an operand what a pattern allows? Notes what stands in the place of each mark."""
+def _match(pattern: Any, item: Any, items: dict[int, Item]) -> bool:
+    """Return whether an operand matches a pattern. Store the item at each mark in `items`."""
     if pattern[0] == "name" and pattern[1].startswith(_MARK):
         if item[0] not in ("name", "number", "group", "sum"):
             return False
-        found[int(pattern[1].removeprefix(_MARK))] = item
+        items[int(pattern[1].removeprefix(_MARK))] = item
         return True
     if pattern[0] == "address" and len(pattern) == 2 and pattern[1][1:] and pattern[1][0] == "name":
         if item[0] != "address" or len(item) != 2:
             return False
-        return _match(pattern[1], item[1], found)
+        return _match(pattern[1], item[1], items)
     if not isinstance(pattern, tuple) or not isinstance(item, tuple):
         return bool(pattern == item)
     if len(pattern) != len(item) or pattern[0] != item[0]:
         return False
     return all(
-        _match(p, o, found) if isinstance(p, tuple) else p == o
+        _match(p, o, items) if isinstance(p, tuple) else p == o
         for p, o in zip(pattern[1:], item[1:], strict=True)
     )
 

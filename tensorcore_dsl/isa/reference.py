@@ -40,7 +40,7 @@ CHAPTERS = {
 }
 OTHER = "Beyond the manual"
 
-# What stands under the title of a chapter.
+# Text below the title of a chapter.
 PICTURES = {
     "9.7.14": "A of `m16n8k16` in 16-bit types; [others](fragment_drawings.md):\n\n"
     "![A of m16n8k16](pictures/mma_m16n8k16_f16_a.png)\n",

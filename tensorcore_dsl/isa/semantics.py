@@ -41,8 +41,8 @@ UNSET = 2  # a condition code that no instruction has written
 def carrying(ctx: Context, instr: Instruction, a: Bits, b: Bits, *c: Bits) -> Bits:
     """add, sub and mad that read or write the carry of each thread (9.7.2).
 
-    A difference is the sum with all bits of b inverted and a carry in. So its carry says that
-    nothing is borrowed, as on an H200, and sums and differences may follow each other.
+    A difference is a sum with all bits of b inverted and a carry in. A carry out means no borrow, as on an
+    H200. So sums and differences can follow each other.
     """
     from tensorcore_dsl.numerics import integer as numerics
 
@@ -51,14 +51,14 @@ def carrying(ctx: Context, instr: Instruction, a: Bits, b: Bits, *c: Bits) -> Bi
         a, b = numerics.instruction(f"mul{instr.params['m']}", kind)(a, b), c[0]
     a, b = np.broadcast_arrays(a, b, np.empty(ctx.threads))[:2]
     active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
-    one = np.full(ctx.threads, op == "sub", a.dtype)
+    carry_in = np.full(ctx.threads, op == "sub", a.dtype)
     if op.endswith("c"):
         if (ctx.carry[active] == UNSET).any():
             raise EmulationError(f"{instr} reads a carry, which no instruction with .cc has written")
-        one[active] = ctx.carry[active]
-    result = a + (~b if op.startswith("sub") else b) + one
+        carry_in[active] = ctx.carry[active]
+    result = a + (~b if op.startswith("sub") else b) + carry_in
     if instr.params["cc"]:
-        over = (result < a) | ((result == a) & (one > 0))
+        over = (result < a) | ((result == a) & (carry_in > 0))
         ctx.carry[active] = over[active]
     return np.asarray(result)
 
@@ -118,12 +118,12 @@ def copy(ctx: Context, instr: Instruction, a: Bits) -> Bits:
     return np.array(a)
 
 
-def pack(ctx: Context, instr: Instruction, *parts: Bits) -> Bits:
-    """Vector to scalar, the first part lowest."""
+def pack(ctx: Context, instr: Instruction, *elements: Bits) -> Bits:
+    """Vector to scalar, the first element lowest."""
     bits = instr.results[0].register_bits
     result: Any = WORDS[bits](0)
-    for i, part in enumerate(parts):
-        result = result | part.astype(WORDS[bits]) << WORDS[bits](i * (bits // len(parts)))
+    for i, element in enumerate(elements):
+        result = result | element.astype(WORDS[bits]) << WORDS[bits](i * (bits // len(elements)))
     return result  # type: ignore[no-any-return]
 
 

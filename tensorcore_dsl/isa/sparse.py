@@ -47,7 +47,7 @@ def selectors(shape: str, a: str, packed: bool = False) -> tuple[int, ...]:
 
 
 def places(selector: int, nibbles: int, wide: bool) -> np.ndarray:
-    """(16, nibbles): where the nibbles of each row are in a warp's registers, 32 * lane + lowest bit.
+    """Return (16, nibbles) the places of each row's nibbles in registers, 32 * lane + lowest bit.
 
     For `wide` elements (16 bits and more), the halves of one register belong to rows g and g + 8.
     """
@@ -57,10 +57,10 @@ def places(selector: int, nibbles: int, wide: bool) -> np.ndarray:
     elif wide:
         of_row = [selector] if nibbles == 4 else [2 * selector, 2 * selector + 1]
         lanes, low = [of_row, of_row], [0, 16]
-    each = 4 if wide else 8  # nibbles of a row in one register
+    per_register = 4 if wide else 8  # nibbles of a row in one register
     (upper, row), nibble = np.divmod(np.arange(16)[:, None], 8), np.arange(nibbles)
-    lane = 4 * row + np.array(lanes)[upper, nibble // each]
-    return np.asarray(32 * lane + np.array(low)[upper] + 4 * (nibble % each))
+    lane = 4 * row + np.array(lanes)[upper, nibble // per_register]
+    return np.asarray(32 * lane + np.array(low)[upper] + 4 * (nibble % per_register))
 
 
 @cache

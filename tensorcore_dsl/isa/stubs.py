@@ -144,17 +144,17 @@ def instruction(mnemonic: str) -> NamedInstruction:
 
 def page() -> str:
     """The text of the stub."""
-    parts = [
+    texts = [
         HEADER.format(operators="".join(_operators())),
         "\n",
         *map(_element_type, dtypes.ALL.values()),
         OPERANDS,
     ]
     for name in ("mma", "wgmma", "wmma"):
-        parts += _namespace(getattr(namespaces, name))
-    parts.append("\n")
-    parts += [f"{name}: {_class_of(getattr(namespaces, name))}\n" for name in ("mma", "wgmma", "wmma")]
-    return "".join(parts)
+        texts += _namespace(getattr(namespaces, name))
+    texts.append("\n")
+    texts += [f"{name}: {_class_of(getattr(namespaces, name))}\n" for name in ("mma", "wgmma", "wmma")]
+    return "".join(texts)
 
 
 def _element_type(dtype: DType) -> str:

@@ -32,21 +32,21 @@ def active(ctx: Context) -> np.ndarray:
 def members(ctx: Context, instr: Instruction, mask: Any) -> np.ndarray:
     """(warps, 32, 32) bool: [w, i, j] is True if lane j takes part with lane i.
 
-    Divergence if a lane of the mask is elsewhere (and has not returned), if a lane omits itself, or
-    if two lanes that meet name different masks.
+    Raise Divergence if a lane of the mask does not execute the instruction (and has not returned), if a
+    lane's mask omits the lane, or if lanes that meet have different masks.
     """
-    whole, broken = ctx.units(32)
+    full, broken = ctx.units(32)
     if np.ndim(mask) == 0 and mask == ALL and broken is None:
-        return np.broadcast_to(whole[:, None, None], (len(whole), 32, 32))
+        return np.broadcast_to(full[:, None, None], (len(full), 32, 32))
     here = active(ctx)
     masks = warps(ctx, np.asarray(mask, np.uint32))
     named = (masks[:, :, None] & BIT) != 0
     exited = warps(ctx, False if ctx.exited is None else ctx.exited)
     bad = named & ~(here | exited)[:, None, :] & here[:, :, None]
     if bad.any():
-        warp, lane, other = (int(i) for i in np.argwhere(bad)[0])
+        warp, lane, missing = (int(i) for i in np.argwhere(bad)[0])
         raise Divergence(
-            f"{instr.mnemonic}: lane {lane} of warp {warp} names lane {other}, which is not here"
+            f"{instr.mnemonic}: lane {lane} of warp {warp} names lane {missing}, which is not here"
         )
     alone = here & ~named[:, LANES, LANES]
     if alone.any():
@@ -178,7 +178,7 @@ def active_mask(ctx: Context, instr: Instruction) -> np.ndarray:
 
 
 def elect(ctx: Context, instr: Instruction, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-    """elect.sync: elect the lowest lane of the mask, unusually the highest: any may be elected."""
+    """elect.sync: elect the lowest lane of the mask, or the highest if `ctx.unusual`. PTX allows any."""
     group = members(ctx, instr, mask)
     leader = 31 - group[..., ::-1].argmax(-1) if ctx.unusual else group.argmax(-1)
     return leader.astype(np.uint32).ravel(), (leader == LANES).ravel()

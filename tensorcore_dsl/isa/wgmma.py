@@ -71,7 +71,7 @@ def a_layout(k: int, dtype: str) -> Layout:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of an operand in shared memory along K, or its elements if it is transposed.
+    """Lines along K of an operand in shared memory, or its elements if it is transposed.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Lines:
     size : int
         Bytes of an element, or of a word.
     across : bool
-        Neighbours in memory are apart in the matrix.
+        Words that are neighbours in memory are neighbours along the first axis of `shape`.
     """
 
     instr: Instruction
@@ -114,9 +114,9 @@ class Lines:
         size = inner * element.bits // 8
 
         def find() -> Chunks:
-            descriptor, own = Descriptor.of(instr, f"desc_{name}", words, whole)
+            descriptor, rows_of_groups = Descriptor.of(instr, f"desc_{name}", words, whole)
             addresses = descriptor.chunks(outer, size, transposed) & 0x3FFFF
-            chunks = Chunks(addresses, own, descriptor.swizzle)
+            chunks = Chunks(addresses, rows_of_groups, descriptor.swizzle)
             width = size * transposed
             ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, width)
             return chunks
@@ -143,8 +143,10 @@ def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
 
 
 class Buffers:
-    """Memory for the operands of a product and its prepared form; one instruction of a program uses it
-    for all of its executions."""
+    """Memory for the operands of a product and its prepared form.
+
+    One instruction of a program uses it for all of its executions.
+    """
 
     def __init__(self) -> None:
         self.lines: dict[str, np.ndarray] = {}

@@ -53,20 +53,20 @@ def swapped(formula: Formula) -> Formula:
     return element
 
 
-def stacked(formula: Formula, each: int, down: int, across: int) -> Formula:
-    """Fragments of `each` slots in sequence, each shifted by (down, across)."""
+def stacked(formula: Formula, slots: int, down: int, across: int) -> Formula:
+    """Fragments of `slots` slots in sequence, each shifted by (down, across)."""
 
     def element(thread: Any, slot: Any) -> tuple[Any, Any]:
-        row, col = formula(thread, slot % each)
-        return row + down * (slot // each), col + across * (slot // each)
+        row, col = formula(thread, slot % slots)
+        return row + down * (slot // slots), col + across * (slot // slots)
 
     return element
 
 
 def _formula(role: str, m: int, n: int, k: int, e: int) -> Formula:
     if n == 32:
-        other = {"a": "b", "b": "a"}.get(role, role)
-        return swapped(_formula(other, n, m, k, e))
+        other_role = {"a": "b", "b": "a"}.get(role, role)
+        return swapped(_formula(other_role, n, m, k, e))
     if role == "a":
         rows = min(m, 16)
         return stacked(a_formula(rows, e), rows * k // 32, 16, 0)
@@ -133,9 +133,9 @@ def load(ctx: Context, instr: Instruction, address: Any, *stride: Any) -> np.nda
     if width >= 4:
         return np.asarray(words)
     per = 4 // width
-    parts = words.reshape(-1, per, ctx.threads).astype(np.uint32)
+    elements = words.reshape(-1, per, ctx.threads).astype(np.uint32)
     shifts = (8 * width * np.arange(per, dtype=np.uint32))[None, :, None]
-    return np.asarray(np.bitwise_or.reduce(parts << shifts, axis=1))
+    return np.asarray(np.bitwise_or.reduce(elements << shifts, axis=1))
 
 
 def store(ctx: Context, instr: Instruction, address: Any, value: Any, *stride: Any) -> None:

@@ -1,4 +1,4 @@
-"""Compiled loops: functions of Python, from their syntax straight to LLVM."""
+"""Compile Python functions to machine code: translate their syntax trees directly to LLVM IR."""
 
 from tensorcore_dsl.lowering.functions import compiled, inlined, primitive, vectorised
 

@@ -1,4 +1,4 @@
-"""Memory in compiled loops: words at real addresses, elements and parts of arrays."""
+"""Memory in compiled loops: words at host addresses, elements and views of arrays."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tensorcore_dsl.lowering.values import (
     strides_of,
 )
 
-ALIGNED = 16  # bytes: memory of a call
+ALIGNED = 16  # bytes: alignment of memory that a call allocates
 
 
 def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
-    """Room for a value, made once where the function begins."""
+    """Allocate a stack slot at the function's entry."""
     with builder.goto_entry_block():
         return builder.alloca(kind)
 
 
 def declared(builder: ir.IRBuilder, kind: ir.FunctionType, name: str) -> ir.Function:
-    """A function of LLVM's, such as `llvm.fma.v16f32`."""
+    """Declare an LLVM intrinsic, such as `llvm.fma.v16f32`."""
     return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
 
 
 def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Ask for the cache line at a real address, which need not be valid."""
+    """Prefetch the cache line at a host address, which need not be valid."""
     number = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [POINTER, number, number, number])
     function = builder.module.declare_intrinsic("llvm.prefetch", [POINTER], kind)
@@ -51,12 +51,12 @@ def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
 
 
 def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """The place at a real address."""
+    """Convert a host address to a pointer."""
     return builder.inttoptr(address, POINTER)
 
 
 def load(builder: ir.IRBuilder, kind: Kind, place: ir.Value) -> Number:
-    """The element at a pointer; truth values take a byte."""
+    """Load the element at a pointer. A truth value takes a byte."""
     stored = BYTE if kind == BOOLEAN else llvm_type(kind)
     loaded = builder.load(builder.bitcast(place, stored.as_pointer()), align=1, typ=stored)
     if kind == BOOLEAN:
@@ -73,9 +73,9 @@ def store(builder: ir.IRBuilder, kind: Kind, place: ir.Value, x: Any) -> None:
 
 
 def view(builder: ir.IRBuilder, array: Array, items: Sequence[Any]) -> Array:
-    """The part of an array at numbers and slices, one for each of its first axes.
+    """Index an array with numbers and slices, one for each of its first axes.
 
-    Slices have no steps, and bounds that are not negative.
+    Slices have no step, and their bounds are not negative.
     """
     address, shape, strides = array.address, list(array.shape), list(array.strides)
     left: list[tuple[ir.Value, ir.Value]] = []
@@ -88,8 +88,8 @@ def view(builder: ir.IRBuilder, array: Array, items: Sequence[Any]) -> Array:
         first = cast(builder, COUNT, start).value
         address = builder.gep(address, [builder.mul(first, stride)])
     left += zip(shape[len(items) :], strides[len(items) :])
-    whole = not any(isinstance(item, slice) for item in items[:-1])
-    kind = ArrayKind(array.type.dtype, len(left), array.type.contiguous and whole)
+    stays_contiguous = not any(isinstance(item, slice) for item in items[:-1])
+    kind = ArrayKind(array.type.dtype, len(left), array.type.contiguous and stays_contiguous)
     return Array(kind, address, tuple(n for n, _ in left), tuple(s for _, s in left))
 
 
@@ -99,7 +99,7 @@ def _least(builder: ir.IRBuilder, x: Any, limit: ir.Value) -> ir.Value:
 
 
 def constant(builder: ir.IRBuilder, table: np.ndarray) -> Array:
-    """A table that the code contains."""
+    """Embed a table in the code."""
     data = ir.ArrayType(BYTE, table.nbytes)
     content = np.ascontiguousarray(table).tobytes()
     name = f"table.{hashlib.sha256(content).hexdigest()}"
@@ -115,7 +115,10 @@ def constant(builder: ir.IRBuilder, table: np.ndarray) -> Array:
 
 @dataclass(frozen=True)
 class Loop:
-    """index: the number of the iteration; again, end: where `continue` and `break` go."""
+    """A loop that is being emitted.
+
+    `index` is the iteration. `continue` jumps to the block `again`, `break` to `end`.
+    """
 
     index: Number
     again: ir.Block
@@ -124,7 +127,7 @@ class Loop:
 
 @contextmanager
 def counted(builder: ir.IRBuilder, start: Any, stop: Any, step: Any = 1) -> Iterator[Loop]:
-    """Loop over a range; code that is emitted inside `with` is its body."""
+    """Emit a loop over a range. Code that is emitted inside `with` is its body."""
     first, last, by = (cast(builder, COUNT, x).value for x in (start, stop, step))
     slot = variable(builder, WORD)
     builder.store(first, slot)
@@ -144,16 +147,16 @@ def counted(builder: ir.IRBuilder, start: Any, stop: Any, step: Any = 1) -> Iter
 
 
 def jump(builder: ir.IRBuilder, block: ir.Block) -> None:
-    """Go on there, where the code has not gone elsewhere."""
+    """Jump to a block, unless the current block has already ended."""
     if not builder.block.is_terminated:
         builder.branch(block)
 
 
 def fill(builder: ir.IRBuilder, place: Array, value: Any) -> None:
-    """Store a number in all elements of a part, or an array of its shape."""
+    """Store a number in all elements of a view, or an array of its shape."""
     if not place.shape:
-        whole = isinstance(value, Array)
-        store(builder, place.type.dtype, place.address, element(builder, value) if whole else value)
+        number = element(builder, value) if isinstance(value, Array) else value
+        store(builder, place.type.dtype, place.address, number)
         return
     with counted(builder, 0, Number(COUNT, place.shape[0])) as loop:
         part = view(builder, value, [loop.index]) if isinstance(value, Array) else value
@@ -161,23 +164,23 @@ def fill(builder: ir.IRBuilder, place: Array, value: Any) -> None:
 
 
 def element(builder: ir.IRBuilder, place: Array) -> Number:
-    """The value of a part of one element."""
+    """Load the value of a view with one element."""
     return load(builder, place.type.dtype, place.address)
 
 
 def any_of(builder: ir.IRBuilder, array: Array) -> Number:
-    """Is one of the elements of a vector not 0?"""
+    """Return whether any element of a vector is nonzero."""
     slot = variable(builder, BOOL)
     builder.store(ir.Constant(BOOL, 0), slot)
     with counted(builder, 0, Number(COUNT, array.shape[0])) as loop:
         value = element(builder, view(builder, array, [loop.index]))
-        one = cast(builder, BOOLEAN, value).value
-        builder.store(builder.or_(builder.load(slot), one), slot)
+        nonzero = cast(builder, BOOLEAN, value).value
+        builder.store(builder.or_(builder.load(slot), nonzero), slot)
     return Number(BOOLEAN, builder.load(slot))
 
 
 def at_address(builder: ir.IRBuilder, address: Any, shape: Any, dtype: Any) -> Array:
-    """The array at a real address; `None` stands for memory that lasts as long as the call."""
+    """Return the array at a host address; `None` allocates memory for the duration of the call."""
     kind = np.dtype(dtype)
     extents = shape if isinstance(shape, tuple) else (shape,)
     counts = tuple(cast(builder, COUNT, extent).value for extent in extents)
@@ -194,7 +197,7 @@ def at_address(builder: ir.IRBuilder, address: Any, shape: Any, dtype: Any) -> A
 
 
 def memory(builder: ir.IRBuilder, cleared: bool, shape: Any, dtype: Any) -> Array:
-    """An array that lasts as long as the call."""
+    """Allocate an array for the duration of the call."""
     array = at_address(builder, None, shape, dtype)
     if cleared:
         fill(builder, array, 0)

@@ -1,8 +1,8 @@
 """Entry points for Python: read arguments, run compiled code without the GIL, pack the result.
 
 Objects are read in memory as CPython and NumPy lay them out: PyObject ends with its type, then come
-the fields of PyTupleObject and of PyArrayObject (numpy/ndarraytypes.h). Arguments of other
-kinds than the function is compiled for make it return NotImplemented.
+the fields of PyTupleObject and of PyArrayObject (numpy/ndarraytypes.h). The entry point returns
+NotImplemented for arguments of other kinds than the compiled ones.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tensorcore_dsl.lowering.values import COUNT, POINTER, WORD, ArrayKind, Numb
 POINTERS = POINTER.as_pointer()
 INT = ir.IntType(32)
 TYPE = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)
-ITEMS = tuple.__basicsize__  # of the items of a tuple
+ITEMS = tuple.__basicsize__  # offset of a tuple's items
 _AT = object.__basicsize__
 DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = _AT, _AT + 8, _AT + 16, _AT + 24, _AT + 40, _AT + 48
-CONTIGUOUS = 1  # of the flags
+CONTIGUOUS = 1  # NPY_ARRAY_C_CONTIGUOUS, a bit of the flags
 
 # The functions of CPython that the code calls: result and parameters.
 FUNCTIONS = {
@@ -46,7 +46,7 @@ FUNCTIONS = {
 
 
 def kind_of(x: Any) -> Any:
-    """The kind of an argument that has no annotation."""
+    """Return the kind of an argument without annotation."""
     if isinstance(x, np.ndarray):
         if x.dtype.kind in "biuf" and x.dtype.isnative:
             dtype = np.dtype(f"{x.dtype.kind}{x.dtype.itemsize}")
@@ -60,7 +60,7 @@ def kind_of(x: Any) -> Any:
 
 
 def canonical(kind: Any, x: Any) -> Any:
-    """The argument as an object that the code of this kind reads."""
+    """Convert an argument to an object that code for this kind can read."""
     if isinstance(kind, ArrayKind):
         return np.asarray(x).view(kind.dtype)
     if isinstance(kind, RecordKind):
@@ -73,7 +73,7 @@ def canonical(kind: Any, x: Any) -> Any:
 
 
 def objects(kinds: Sequence[Any]) -> tuple[Any, ...]:
-    """Objects that the code compares with and returns, passed as a tuple."""
+    """Return the objects that the code compares with and returns. Its entry point gets them as a tuple."""
     by_identity: dict[int, Any] = {id(x): x for x in (NotImplemented, None, np.ndarray)}
     for kind in _all(kinds):
         used = kind.dtype if isinstance(kind, ArrayKind) else getattr(kind, "named", None)
@@ -89,7 +89,7 @@ def _all(kinds: Sequence[Any]) -> Iterator[Any]:
 
 
 def words_of(kind: Any, x: Any) -> list[int]:
-    """The parts of an argument that is no floating-point number, for the code of `emit_part`."""
+    """Return the words of an argument for the code of `emit_part`; it is not a floating-point number."""
     if isinstance(kind, ArrayKind):
         strides = () if kind.contiguous else x.strides
         return [x.__array_interface__["data"][0], *x.shape, *strides]
@@ -98,26 +98,26 @@ def words_of(kind: Any, x: Any) -> list[int]:
 
 
 def emit_part(called: ir.Function, kinds: Sequence[Any], parameters: Sequence[str], name: str) -> None:
-    """Emits `int64_t name(const int64_t *words, int64_t low, int64_t high)`.
+    """Emit `int64_t name(const int64_t *words, int64_t low, int64_t high)`.
 
-    It calls a function that has parameters `low` and `high` with these; `words` are the parts of
-    all arguments (see `words_of`).
+    It calls `called`, whose parameters include `low` and `high`. `words` are the words of all arguments
+    (see `words_of`).
     """
     function = ir.Function(called.module, ir.FunctionType(WORD, [WORD.as_pointer(), WORD, WORD]), name)
     words, low, high = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    given: list[ir.Value] = []
+    operands: list[ir.Value] = []
     for parameter, kind in zip(parameters, kinds, strict=True):
         for wanted in values.llvm_types(kind):
-            word = builder.load(builder.gep(words, [ir.Constant(WORD, len(given))]))
+            word = builder.load(builder.gep(words, [ir.Constant(WORD, len(operands))]))
             if parameter in ("low", "high"):
                 word = low if parameter == "low" else high
             if isinstance(wanted, ir.PointerType):
                 word = builder.inttoptr(word, wanted)
             elif wanted != WORD:
                 word = builder.trunc(word, wanted)
-            given.append(word)
-    builder.ret(builder.call(called, given))
+            operands.append(word)
+    builder.ret(builder.call(called, operands))
 
 
 class Entry:
@@ -127,21 +127,21 @@ class Entry:
         self.module = called.module
         kind = ir.FunctionType(POINTER, [POINTER, POINTERS, WORD])
         self.function = ir.Function(self.module, kind, name)
-        self.own, self.given, count = self.function.args
+        self.objects, self.arguments, count = self.function.args
         self.places = {id(x): i for i, x in enumerate(objects(kinds))}
         self.builder = ir.IRBuilder(self.function.append_basic_block())
-        self.other = self.function.append_basic_block()
+        self.refused = self.function.append_basic_block()
         right = self.builder.icmp_unsigned("==", count, ir.Constant(WORD, len(kinds)))
         self.expect(right)
         parts: list[ir.Value] = []
         for i, wanted in enumerate(kinds):
-            at = self.builder.gep(self.given, [ir.Constant(WORD, i)])
+            at = self.builder.gep(self.arguments, [ir.Constant(WORD, i)])
             parts += self.read(wanted, self.builder.load(at))
         state = self.call("PyEval_SaveThread")
         returned = self.builder.call(called, parts)
         self.call("PyEval_RestoreThread", state)
         self.builder.ret(self.packed(result, returned))
-        self.builder.position_at_end(self.other)
+        self.builder.position_at_end(self.refused)
         self.builder.ret(self.shared(NotImplemented))
 
     def call(self, name: str, *given: ir.Value) -> ir.Value:
@@ -151,9 +151,9 @@ class Entry:
         return self.builder.call(function, given)
 
     def expect(self, right: ir.Value) -> None:
-        """Go on where this holds."""
+        """Continue if `right` holds; otherwise return NotImplemented."""
         block = self.builder.append_basic_block()
-        self.builder.cbranch(right, block, self.other)
+        self.builder.cbranch(right, block, self.refused)
         self.builder.position_at_end(block)
 
     def field(self, x: ir.Value, offset: int, kind: ir.Type = POINTER) -> ir.Value:
@@ -161,10 +161,10 @@ class Entry:
         return self.builder.load(self.builder.bitcast(place, kind.as_pointer()))
 
     def object(self, x: Any) -> ir.Value:
-        return self.field(self.own, ITEMS + 8 * self.places[id(x)])
+        return self.field(self.objects, ITEMS + 8 * self.places[id(x)])
 
     def shared(self, x: Any) -> ir.Value:
-        """A new reference."""
+        """Return an object with a new reference."""
         pointer = self.object(x)
         self.call("Py_IncRef", pointer)
         return pointer
@@ -173,7 +173,7 @@ class Entry:
         self.expect(self.builder.icmp_unsigned("==", x, self.object(expected)))
 
     def read(self, kind: Any, x: ir.Value) -> list[ir.Value]:
-        """The parts of an argument."""
+        """Read the LLVM values of an argument."""
         if isinstance(kind, ArrayKind):
             return self.array(kind, x)
         if isinstance(kind, RecordKind):
@@ -212,7 +212,7 @@ class Entry:
             raised = builder.icmp_unsigned("!=", self.call("PyErr_Occurred"), POINTER(None))
             with builder.if_then(raised):
                 self.call("PyErr_Clear")
-                builder.branch(self.other)
+                builder.branch(self.refused)
                 builder.position_at_end(builder.append_basic_block())
         if kind.kind == "f":
             return converted if kind == values.DOUBLE else builder.fptrunc(converted, ir.FloatType())
@@ -220,7 +220,7 @@ class Entry:
         return converted if narrow == converted.type else builder.trunc(converted, narrow)
 
     def packed(self, kind: Any, result: ir.Value) -> ir.Value:
-        """The result as a new object."""
+        """Return the result as a new Python object."""
         builder = self.builder
         if kind is None:
             return self.shared(None)

@@ -27,17 +27,17 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 class Variable:
-    """Room for a number. type: whole numbers have 64 bits."""
+    """A stack slot for a number. Integers have 64 bits."""
 
     def __init__(self, builder: ir.IRBuilder, kind: Kind) -> None:
         self.type, self.slot = kind, arrays.variable(builder, values.llvm_type(kind))
 
 
 class Expressions:
-    """Values of expressions: numbers, arrays, records, and what is known already.
+    """Evaluates expressions to numbers, arrays, records, or constants of Python.
 
-    scope: the names of the surroundings. variables: a `Variable` for each number that changes, and
-    what else has a name.
+    scope: global and enclosing names of the function. variables: the local names; a number that changes
+    is a `Variable`.
     """
 
     def __init__(self, builder: ir.IRBuilder, scope: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class Expressions:
         return result
 
     def _boolop(self, node: ast.BoolOp) -> Any:
-        """Truth values; the right ones are computed where the left ones do not decide."""
+        """Evaluate `and` and `or` of truth values, with short circuit."""
         decides = isinstance(node.op, ast.Or)
         first, *rest = node.values
         left = values.truth(self.builder, self.visit(first))
@@ -153,7 +153,7 @@ class Expressions:
         return self.choose(condition, lambda: self.visit(node.body), lambda: self.visit(node.orelse))
 
     def choose(self, condition: ir.Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Number:
-        """One of two numbers, of which only that one is computed."""
+        """Evaluate one of two numbers, depending on a condition."""
         blocks = [self.builder.append_basic_block() for _ in range(2)]
         self.builder.cbranch(condition, *blocks)
         choices = []
@@ -169,7 +169,7 @@ class Expressions:
         return self.one_of(kind, choices)
 
     def one_of(self, kind: Kind, choices: list[tuple[Any, ir.Block]]) -> Number:
-        """The number of the block that leads here."""
+        """Return the phi of numbers, one for each predecessor block."""
         ready = []
         for x, block in choices:
             with self.builder.goto_block(block):

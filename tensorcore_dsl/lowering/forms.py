@@ -1,9 +1,9 @@
-"""The compiled forms of a function, one for each combination of kinds of arguments.
+"""Compiled forms of a function: one for each combination of argument kinds, cached on disk.
 
-Machine code lies in the directory of all caches (see TENSORCORE_DSL_CACHE; it is read once, as the
-package is imported). An entry is found by the function, the kinds and the values that it refers to,
-and valid while no source file that it is compiled from has changed, nor LLVM. A directory that
-cannot be written, a full disk and damaged entries cost a compilation, and nothing else.
+Machine code lies in the cache directory (TENSORCORE_DSL_CACHE, read once at import). The key of an entry
+holds the function, the kinds, and the values that the function refers to. An entry is valid while its
+source files and LLVM stay the same. A read-only directory, a full disk or a damaged entry only costs a
+compilation.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _DIRECTORY = chosen_directory()
 _LOOPS = None if _DIRECTORY is None else _DIRECTORY / "loops"
 _NOTICE = CompileNotice(_LOOPS)
 _SOURCES = tuple(map(str, sorted(Path(__file__).parent.glob("*.py"))))
-BODY = ".body"  # behind the name of a form: of the function that its entry calls
-PART = ".part"  # the same of `entry.emit_part`
-COMPILED: list[tuple[str, float]] = []  # what this process has compiled, in how many seconds
+BODY = ".body"  # suffix of a form's name: the function that its entry point calls
+PART = ".part"  # suffix of a form's name: the function of `entry.emit_part`
+COMPILED: list[tuple[str, float]] = []  # functions that this process has compiled, and seconds
 COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
 
 
 @dataclass(frozen=True)
 class Part:
-    """A compiled function with arguments, but for `low` and `high`, for the code of others.
+    """A compiled function with all arguments bound except `low` and `high`, for calls from compiled code.
 
-    function: the address of what `entry.emit_part` makes; words: what it takes, and places: by
-    parameter, where in these it begins. The arrays among the arguments must outlive it.
+    function: the address of the function of `entry.emit_part`. words: the words that it takes. places: the
+    first word of each parameter. Arrays among the arguments must outlive it.
     """
 
     function: int
@@ -52,7 +52,7 @@ class Part:
 
 
 class Compiled:
-    """A function that is compiled, or loaded, when it is first called with arguments of a kind.
+    """A function that is compiled, or loaded, at its first call with each combination of kinds.
 
     lowered: the `functions.Lowered`. level: see `machine.object_code`.
     """
@@ -75,7 +75,7 @@ class Compiled:
         return self._first(arguments)
 
     def _first(self, arguments: Sequence[Any]) -> Any:
-        """A call with arguments that no form takes as they are."""
+        """Call the function with arguments that no existing form accepts."""
         annotated = self.lowered.parameter_kinds
         if len(arguments) != len(annotated):
             raise TypeError(f"{self.__name__} takes {len(annotated)} arguments")
@@ -87,20 +87,21 @@ class Compiled:
         return result
 
     def address(self, kinds: tuple[Any, ...] | None = None) -> int:
-        """Where the machine code for arguments of these kinds is, to be called from others.
+        """Return the address of the machine code for these kinds, for calls from compiled code.
 
-        It takes their parts (see `values.llvm_types`). Without kinds: of a function of numbers alone.
+        The code takes the arguments' LLVM values (see `values.llvm_types`). None is allowed if all
+        parameters are numbers.
         """
         kinds = tuple(self.lowered.parameter_kinds) if kinds is None else kinds
-        found = self._bodies.get(kinds)
-        if found is None:
+        address = self._bodies.get(kinds)
+        if address is None:
             with COMPILING:
                 self._made(kinds)
-                found = self._bodies[kinds] = machine.address_of(self._symbol(kinds) + BODY)
-        return found
+                address = self._bodies[kinds] = machine.address_of(self._symbol(kinds) + BODY)
+        return address
 
     def part(self, *arguments: Any) -> Part:
-        """The function with these arguments, in place of whose `low` and `high` others come."""
+        """Bind all arguments except `low` and `high`, which the caller passes later."""
         kinds = self._kinds(arguments)
         self._made(kinds)
         words: list[int] = []
@@ -118,7 +119,7 @@ class Compiled:
         return tuple(kind_of(x) if kind is None else kind for kind, x in zip(annotated, arguments))
 
     def _made(self, kinds: tuple[Any, ...]) -> Callable[..., Any]:
-        """The form for arguments of these kinds, which others with the same then use, too."""
+        """Make the form for these kinds, and keep it for equal functions."""
         with COMPILING:
             form = self._known.get(kinds)
             if form is None:
@@ -127,27 +128,27 @@ class Compiled:
         return form
 
     def _symbol(self, kinds: tuple[Any, ...]) -> str:
-        parts = self.key.name(), "|".join(map(str, kinds)), machine.processor()
-        return disk_cache.entry_name("loop", self.level, *parts)
+        key = self.key.name(), "|".join(map(str, kinds)), machine.processor()
+        return disk_cache.entry_name("loop", self.level, *key)
 
     def _form(self, kinds: tuple[Any, ...]) -> Any:
         name, place = self._symbol(kinds), directory()
         entry = disk_cache.load(name, place) if place else None
-        own = objects(kinds)
+        constants = objects(kinds)
         if entry is not None and entry[1] == self.key.sources():
             try:
-                return machine.loaded(entry[0], name, own)
+                return machine.loaded(entry[0], name, constants)
             except RuntimeError:  # no object file
                 pass
         with compiling(f"{self.py_func.__module__}.{self.__name__}"):
             code = machine.object_code(self._module(kinds, name), self.level)
         if place:
             disk_cache.store(name, code, self.key.sources(), place)
-        return machine.loaded(code, name, own)
+        return machine.loaded(code, name, constants)
 
     @without_collections()
     def _module(self, kinds: tuple[Any, ...], symbol: str) -> str:
-        """In LLVM's language."""
+        """Return the module as LLVM IR text."""
         module = ir.Module()
         called = self.lowered.function(module, kinds)
         called.linkage, called.name = "external", symbol + BODY
@@ -158,14 +159,14 @@ class Compiled:
 
 
 def directory() -> Path | None:
-    """Directory of the machine code, if there is a cache."""
+    """Return the directory of the machine code; None without a cache."""
     usable = _DIRECTORY is not None and is_trusted(_DIRECTORY) and is_trusted(_DIRECTORY / "loops")
     return _LOOPS if usable else None
 
 
 @contextmanager
 def compiling(what: str) -> Iterator[None]:
-    """Tells users that code is being compiled, where that takes long, and notes it."""
+    """Record a compilation, and notify the user if it takes long."""
     _NOTICE.begins()
     began = time.perf_counter()
     try:

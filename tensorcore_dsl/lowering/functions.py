@@ -1,10 +1,10 @@
 """Functions of compiled loops, and the decorators that make them.
 
-Numbers have 64 bits (see `values`), a variable keeps the type of its first value, and annotations
-name the types of parameters and of the result. A function whose result is `Any` is inlined at
-each call, with what is known of its arguments there.
+Numbers have 64 bits (see `values`). A variable keeps the type of its first value. Annotations name the
+types of parameters and result. A function with result `Any` is inlined at each call, where constant
+arguments stay constants.
 
-What these functions may contain: numbers, truth values, arrays (elements, views, `.size`,
+These functions may contain: numbers, truth values, arrays (elements, views, `.size`,
 `.shape`, `.ctypes.data`, `.any()`; values are stored to elements and views), named tuples of
 all these, `np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, `abs`, casts
 such as `np.uint32(x)`, functions of `numeric`, `for` over `range` and over tuples, `while`, `if`,
@@ -44,7 +44,7 @@ class Lowered:
         self.result = KINDS.get(result)
 
     def call(self, builder: ir.IRBuilder, operands: Iterable[Any]) -> Any:
-        """Its result for values; it is translated once for each module."""
+        """Emit a call. The function is translated once for each module and combination of kinds."""
         pairs = zip(self.kinds, operands, strict=True)
         if self.in_place:
             return self._in_place(
@@ -64,7 +64,7 @@ class Lowered:
         return None if self.result is None else Number(self.result, result)
 
     def function(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
-        """The function of a module for arguments of these kinds."""
+        """Return the module's LLVM function for these kinds; translate it at the first request."""
         place = f"{self.py_func.__module__}.{self.py_func.__qualname__}.{id(self):x}"
         name = f"{place}({','.join(map(str, kinds))})"
         if name in module.globals:
@@ -127,7 +127,7 @@ class Lowered:
 
 
 def _one_of(body: Body, returned: list[tuple[Any, ir.Block]]) -> Any:
-    """Result of a function, from the values of its `return` statements."""
+    """Join the values of a function's `return` statements to its result."""
     first, _ = returned[0]
     if len(returned) == 1 or first is None:
         return first
@@ -140,7 +140,7 @@ def _one_of(body: Body, returned: list[tuple[Any, ir.Block]]) -> Any:
 
 
 class Primitive:
-    """A function of the builder of LLVM's code and of values."""
+    """A function that emits its code: it takes the LLVM builder and values."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
@@ -150,26 +150,27 @@ class Primitive:
 
 
 def primitive(function: Callable[..., Any]) -> Any:
-    """To be called with (builder, *values) where compiled code has `f(*values)`."""
+    """Decorate a function f(builder, *values) that emits the code of `f(*values)`."""
     return Primitive(function)
 
 
 def inlined(function: Function) -> Function:
-    """For compiled functions alone, which contain a copy of it for each call."""
+    """Decorate a function that compiled functions inline at each call."""
     lowered: Any = Lowered(function, inline=True)
     return lowered  # type: ignore[no-any-return]
 
 
 def compiled(function: Function) -> Function:
-    """For compiled functions and for Python, without the GIL. Array arguments: `Any`.
+    """Decorate a function that Python and compiled functions call; it runs without the GIL.
 
-    The code is optimised as far as branches and single elements need it, in a third of the time.
+    Array arguments are annotated `Any`. Few optimisation passes run, which takes a third of the time of
+    `vectorised`.
     """
     callable_object: Any = Compiled(Lowered(function, inline=False), machine.PLAIN)
     return callable_object  # type: ignore[no-any-return]
 
 
 def vectorised(function: Function) -> Function:
-    """`compiled`, for loops over elements, several of which LLVM computes at a time."""
+    """Decorate a function like `compiled`, and let LLVM vectorise its loops over elements."""
     callable_object: Any = Compiled(Lowered(function, inline=False), machine.VECTORS)
     return callable_object  # type: ignore[no-any-return]

@@ -11,17 +11,17 @@ import llvmlite.binding as llvm
 
 from tensorcore_dsl.lowering.entry import FUNCTIONS
 
-# Levels of optimisation. PLAIN: a few passes, in a third of the time of all others, which gain
-# nothing that was measured on emulated kernels where LLVM need not turn loops into vectors.
+# Levels of optimisation. PLAIN runs a few passes, in a third of the time. The other passes gained nothing
+# measurable on emulated kernels, unless LLVM vectorises loops.
 PLAIN, VECTORS = 1, 3
 PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 _METH_FASTCALL = 0x80
-_llvm: Any = llvm  # without types
+_llvm: Any = llvm  # llvmlite has no types.
 
 
 @cache
 def processor() -> str:
-    """Properties of the processor that machine code depends on."""
+    """Return the processor's properties that machine code depends on."""
     return repr(
         (
             llvmlite.__version__,
@@ -35,7 +35,7 @@ def processor() -> str:
 
 @cache
 def features() -> str:
-    """Features of this processor, as "+avx2,-avx512f,..."."""
+    """Return the processor's features, as "+avx2,-avx512f,..."."""
     try:
         return str(_llvm.get_host_cpu_features().flatten())
     except RuntimeError:  # LLVM does not know them on all platforms
@@ -57,7 +57,7 @@ def _target(level: int) -> Any:
 
 
 def object_code(text: str, level: int) -> bytes:
-    """The object file of a module in LLVM's language, made at a level."""
+    """Compile LLVM IR text to an object file."""
     target = _target(level)
     module = _llvm.parse_assembly(text)
     module.triple = _llvm.get_process_triple()
@@ -78,7 +78,7 @@ def object_code(text: str, level: int) -> bytes:
 
 @cache
 def _engine() -> Any:
-    """Owns all machine code of the process."""
+    """Return the engine that owns all machine code of the process."""
     target = _target(VECTORS)
     for name in FUNCTIONS:
         address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
@@ -95,16 +95,16 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-_addresses: dict[str, int] = {}  # of the functions that are loaded
+_addresses: dict[str, int] = {}  # addresses of loaded functions by name
 
 
 def address_of(name: str) -> int:
-    """Address of a function of a loaded form."""
+    """Return the address of a loaded function."""
     return int(_engine().get_function_address(name))
 
 
 def load(code: bytes) -> None:
-    """Load an object file; RuntimeError if it is none."""
+    """Load an object file; RuntimeError if it is damaged."""
     engine = _engine()
     file = _llvm.ObjectFileRef.from_data(code)
     if not file:
@@ -113,8 +113,11 @@ def load(code: bytes) -> None:
     engine.finalize_object()
 
 
-def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
-    """The function of this name in an object file, as Python calls it; see `entry.Entry`."""
+def loaded(code: bytes, name: str, constants: tuple[Any, ...]) -> Any:
+    """Load an object file and return its entry point `name` as a Python function; see `entry.Entry`.
+
+    constants: the objects that the code refers to.
+    """
     address = _addresses.get(name)
     if address is None:
         load(code)
@@ -122,23 +125,23 @@ def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
         if not address:
             raise RuntimeError(f"the object file has no {name}")
         _addresses[name] = address
-    return builtin(address, own, b"loop")
+    return builtin(address, constants, b"loop")
 
 
-def builtin(address: int, own: Any, name: bytes, doc: bytes | None = None) -> Any:
-    """A function of Python that runs the machine code at `address`, which is never freed.
+def builtin(address: int, first: Any, name: bytes, doc: bytes | None = None) -> Any:
+    """Make a Python function that runs the machine code at `address`, which is never freed.
 
-    own: the object that the code gets first, before its arguments (METH_FASTCALL).
+    first: the object that the code gets before its arguments (METH_FASTCALL).
     """
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     make.restype = ctypes.py_object
-    return make(ctypes.addressof(_definition(address, name, doc)), own, None)
+    return make(ctypes.addressof(_definition(address, name, doc)), first, None)
 
 
 @cache
 def _definition(address: int, name: bytes, doc: bytes | None) -> _MethodDef:
-    """Outlives even the functions that are left when Python ends, which refer to it."""
+    """Make a PyMethodDef. It is never freed, because functions refer to it until Python ends."""
     definition = _MethodDef(name, address, _METH_FASTCALL, doc)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
     return definition

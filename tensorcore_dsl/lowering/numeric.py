@@ -33,7 +33,7 @@ CASTS: dict[Any, np.dtype[Any]] = {kind: np.dtype(kind) for kind in _SCALARS} | 
 
 
 def intrinsic(builder: ir.IRBuilder, name: str, *operands: Number) -> Number:
-    """The function of LLVM of this name, for operands of one floating-point kind."""
+    """Call the LLVM intrinsic `name` on operands of one floating-point kind."""
     kind = operands[0].type
     operand_values = [x.value for x in operands]
     signature = ir.FunctionType(operand_values[0].type, [x.type for x in operand_values])
@@ -42,7 +42,7 @@ def intrinsic(builder: ir.IRBuilder, name: str, *operands: Number) -> Number:
 
 
 def _of_floats(name: str) -> Callable[..., Number]:
-    """A function whose operands are binary32 if all are given so."""
+    """Return a floating-point function. It computes in binary32 if all operands are binary32."""
 
     def call(builder: ir.IRBuilder, *operands: Any) -> Number:
         single = all(number(x).type == SINGLE for x in operands)
@@ -75,7 +75,7 @@ def fused(builder: ir.IRBuilder, x: Any, y: Any, z: Any) -> Number:
 
 
 def as_float(builder: ir.IRBuilder, x: Any) -> Number:
-    """The number with the bits of a whole number of 32 or 64 bits."""
+    """Reinterpret the bits of a 32- or 64-bit integer as a floating-point number."""
     operand = number(x)
     kind = SINGLE if operand.type.itemsize == 4 else DOUBLE
     to = ir.FloatType() if kind == SINGLE else ir.DoubleType()
@@ -83,14 +83,14 @@ def as_float(builder: ir.IRBuilder, x: Any) -> Number:
 
 
 def as_bits(builder: ir.IRBuilder, x: Any) -> Number:
-    """The bits of a floating-point number."""
+    """Reinterpret a floating-point number as an integer."""
     operand = number(x)
     kind = np.dtype(f"u{operand.type.itemsize}")
     return Number(kind, builder.bitcast(operand.value, ir.IntType(8 * kind.itemsize)))
 
 
 def clz(builder: ir.IRBuilder, x: Any) -> Number:
-    """Leading zeros; the width for 0."""
+    """Count leading zeros; the width for 0."""
     operand = number(x)
     return Number(operand.type, builder.ctlz(operand.value, ir.Constant(ir.IntType(1), 0)))
 

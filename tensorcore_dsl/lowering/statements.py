@@ -18,9 +18,9 @@ from tensorcore_dsl.lowering.values import BOOL, BOOLEAN, Number
 
 
 class Body(Expressions):
-    """The translation of a function.
+    """Translates the body of a function.
 
-    leave: makes the code of a `return` of a value.
+    leave: emits the code of `return value`.
     """
 
     def __init__(self, builder: ir.IRBuilder, scope: Mapping[str, Any], leave: Callable[[Any], None]) -> None:
@@ -31,7 +31,7 @@ class Body(Expressions):
         self.line = 0
 
     def translate(self, code: CodeType, arguments: dict[str, Any]) -> None:
-        """Add the statements behind a function's code of Python."""
+        """Translate the statements of a code object's source."""
         definition = _definitions(code.co_filename)[code.co_firstlineno]
         self.stores = _stores(definition)
         for name, value in arguments.items():
@@ -96,10 +96,10 @@ class Body(Expressions):
             arrays.fill(self.builder, self.part(target), value)
 
     def assign(self, name: str, value: Any) -> None:
-        """Numbers live in variables, which have the type of the first value, whole ones of 64 bits.
+        """Assign to a local name. A number goes to a variable of the first value's type.
 
-        A later value has the same type, or is a constant or a truth value. A constant that is
-        assigned once remains known.
+        Integer variables have 64 bits. A later value has the variable's type, or is a constant or a truth
+        value. A constant that is assigned once stays a constant.
         """
         known = isinstance(value, values.KNOWN)
         if not isinstance(value, Number) and (not known or self.stores[name] < 2):
@@ -112,8 +112,8 @@ class Body(Expressions):
         if name not in self.variables:
             self.variables[name] = Variable(self.builder, wide)
         kind, slot = self.variables[name].type, self.variables[name].slot
-        whole = kind.kind in "iu" and (isinstance(value, int) or wide == BOOLEAN)
-        if wide != kind and not whole:
+        to_integer = kind.kind in "iu" and (isinstance(value, int) or wide == BOOLEAN)
+        if wide != kind and not to_integer:
             raise NotImplementedError(f"{name} was {kind} before, and {wide} now")
         self.builder.store(values.cast(self.builder, kind, assigned).value, slot)
 
@@ -146,7 +146,7 @@ class Body(Expressions):
         self.builder.position_at_end(end)
 
     def _for(self, node: ast.For) -> None:
-        """A loop over a range, or the statements for each item of a tuple."""
+        """Translate a loop over a range, or unroll one over a tuple."""
         assert isinstance(node.target, ast.Name)
         if not isinstance(node.iter, ast.Call):
             for item in self.visit(node.iter):
@@ -170,7 +170,7 @@ class Body(Expressions):
 
 @cache
 def _definitions(path: str) -> dict[int, ast.FunctionDef]:
-    """The functions of a file by the line of their first decorator."""
+    """Return the functions of a file by the line of their first decorator."""
     tree = ast.parse("".join(linecache.getlines(path)))
     functions = [node for node in _statements(tree) if isinstance(node, ast.FunctionDef)]
     return {min([f.lineno, *(d.lineno for d in f.decorator_list)]): f for f in functions}
@@ -186,7 +186,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 @cache
 def _stores(definition: ast.FunctionDef) -> Counter[str]:
-    """How often each name is assigned, where those of loops count as many."""
+    """Count the assignments to each name. One inside a loop counts more than once."""
     stores: Counter[str] = Counter()
     for statement in _statements(definition):
         targets = getattr(statement, "targets", [getattr(statement, "target", None)])

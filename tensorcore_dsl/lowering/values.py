@@ -1,9 +1,9 @@
 """Values in compiled loops: numbers, arrays and records of both, as LLVM sees them.
 
 A kind is the type of a value: a dtype of NumPy for a number, `ArrayKind` or `RecordKind`.
-Operations on whole numbers give 64 bits, signed if one operand is signed; a floating-point operand
-makes the other one such a number, of 64 bits unless both have 32. What is known when the loop is
-compiled is a plain number of Python or a scalar of NumPy.
+Operations on integers give 64 bits, signed if one operand is signed. If one operand is floating-point, the
+other is converted; the result has 64 bits unless both have 32. A constant is a Python number or a NumPy
+scalar.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Any
 
 @dataclass(frozen=True)
 class ArrayKind:
-    """contiguous: do the elements lie in C's order, one behind the other?"""
+    """The kind of an array. contiguous: elements are in C order without gaps."""
 
     dtype: np.dtype[Any]
     ndim: int
@@ -99,7 +99,7 @@ def record(named: type[Any], fields: Sequence[Any]) -> Record:
 
 
 def of_parts(builder: ir.IRBuilder, kind: Kind, parts: Iterator[ir.Value]) -> Any:
-    """The value of a kind from its `parts`."""
+    """Build a value of a kind from its LLVM values."""
     if isinstance(kind, ArrayKind):
         address = next(parts)
         shape = tuple(next(parts) for _ in range(kind.ndim))
@@ -114,7 +114,7 @@ def of_parts(builder: ir.IRBuilder, kind: Kind, parts: Iterator[ir.Value]) -> An
 def strides_of(
     builder: ir.IRBuilder, dtype: np.dtype[Any], shape: Sequence[ir.Value]
 ) -> tuple[ir.Value, ...]:
-    """The strides of elements that lie one behind the other."""
+    """Return the strides in bytes of a contiguous array."""
     strides: list[ir.Value] = []
     size = ir.Constant(WORD, dtype.itemsize)
     for extent in reversed(shape):
@@ -124,7 +124,7 @@ def strides_of(
 
 
 def llvm_types(kind: Kind) -> list[ir.Type]:
-    """The types of the parts of a value."""
+    """Return the LLVM types of a kind's values."""
     if isinstance(kind, ArrayKind):
         return [POINTER, *[WORD] * (kind.ndim * (1 if kind.contiguous else 2))]
     if isinstance(kind, RecordKind):
@@ -150,7 +150,7 @@ KNOWN = (bool, int, float, np.generic)
 
 
 def number(x: Any) -> Number:
-    """A number, also from one of Python, which is of 64 bits."""
+    """Convert a Python number to a `Number` of 64 bits; a `Number` stays."""
     if isinstance(x, Number):
         return x
     if isinstance(x, np.generic):
@@ -174,7 +174,7 @@ def is_unsigned(x: Number) -> bool:
 
 
 def cast(builder: ir.IRBuilder, kind: np.dtype[Any], x: Any) -> Number:
-    """A number converted as in C; truth values ask whether it is not 0."""
+    """Convert a number as in C. A truth value is True for nonzero numbers."""
     source = number(x)
     to = llvm_type(kind)
     if source.value.type == to:
@@ -196,14 +196,14 @@ def cast(builder: ir.IRBuilder, kind: np.dtype[Any], x: Any) -> Number:
 
 
 def wide(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """The kind that a variable has for numbers of this one."""
+    """Return the kind of a variable for numbers of `kind`."""
     if kind == BOOLEAN or kind.kind == "f":
         return kind
     return COUNT if kind.kind == "i" else UNSIGNED
 
 
 def joined(kinds: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
-    """The kind of a value that has one of these kinds."""
+    """Return the kind that holds values of all these kinds."""
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]
     if any(kind.kind == "f" for kind in kinds):
@@ -212,12 +212,12 @@ def joined(kinds: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
 
 
 def truth(builder: ir.IRBuilder, x: Any) -> Any:
-    """`bool` where it is known, else a value of one bit."""
+    """Convert to a truth value: a `bool` for a constant, else one bit."""
     return cast(builder, BOOLEAN, x).value if isinstance(x, Number) else bool(x)
 
 
 def inverted(builder: ir.IRBuilder, x: Any) -> Number:
-    """All bits changed."""
+    """Invert all bits."""
     operand = number(x)
     kind = UNSIGNED if is_unsigned(operand) else COUNT
     return Number(kind, builder.not_(cast(builder, kind, operand).value))
@@ -237,7 +237,7 @@ COMPARISONS = {
 
 
 def binary(builder: ir.IRBuilder, function: Callable[..., Any], left: Any, right: Any) -> Any:
-    """The result of an operator."""
+    """Apply a binary operator."""
     if isinstance(left, (int, float, str)) and isinstance(right, (int, float, str)):
         return function(left, right)
     a, b = number(left), number(right)
@@ -268,7 +268,7 @@ def binary(builder: ir.IRBuilder, function: Callable[..., Any], left: Any, right
 
 
 def _as_unsigned(a: Number, x: Any, b: Number) -> Number:
-    """A constant that is not negative, compared with an unsigned number, is one."""
+    """Make a constant unsigned if it is not negative and the other operand is unsigned."""
     plain = isinstance(x, int) and not isinstance(x, bool) and x >= 0
     return Number(UNSIGNED, a.value) if plain and is_unsigned(b) else a
 
@@ -288,7 +288,7 @@ def _compared(builder: ir.IRBuilder, sign: str, a: Number, b: Number) -> Number:
 
 
 def _divided(builder: ir.IRBuilder, modulo: bool, x: ir.Value, y: ir.Value, unsigned: bool) -> ir.Value:
-    """Rounded down, as in Python; 0 where the divisor is 0."""
+    """Divide with rounding down, as in Python; 0 if the divisor is 0."""
     zero, one = ir.Constant(WORD, 0), ir.Constant(WORD, 1)
     if not isinstance(y, ir.Constant):
         none = builder.icmp_unsigned("==", y, zero)

@@ -1,4 +1,4 @@
-"""The table's instructions inside ordinary Numba kernels, as inline PTX: see `docs/numba.md`."""
+"""Instructions of the table as functions in Numba's `@cuda.jit` kernels; see `docs/numba.md`."""
 
 from tensorcore_dsl.numba.intrinsics import intrinsic, mma, wgmma, wmma
 from tensorcore_dsl.numba.matrices import (

@@ -23,7 +23,7 @@ from tensorcore_dsl.numba.registers import is_tuple, slot
 
 @dataclass(frozen=True)
 class Assembly:
-    """Text and constraints; `outputs` and `inputs` are the LLVM types of the registers."""
+    """Inline assembly: text and constraints. `outputs` and `inputs` are LLVM types of registers."""
 
     text: str
     constraints: str
@@ -50,7 +50,7 @@ class Assembly:
 
 
 def assembly(instr: Instruction, immediates: Mapping[str, int]) -> Assembly:
-    """The PTX of `instr` with registers `$0`, `$1`, ... and immediates in the text."""
+    """Write `instr` as inline assembly, with registers `$0`, `$1`, ... and immediates in the text."""
     writer = _Writer(instr, immediates)
     results = [writer.result(o) for o in instr.results]
     operands = [writer.operand(o) for o in instr.operands]
@@ -62,7 +62,7 @@ def assembly(instr: Instruction, immediates: Mapping[str, int]) -> Assembly:
 
 
 class _Writer:
-    """Numbers the registers. Outputs come first: ask for results before operands."""
+    """Numbers the registers of an instruction. Outputs come first, so call `result` before `operand`."""
 
     def __init__(self, instr: Instruction, immediates: Mapping[str, int]) -> None:
         self.instr, self.immediates = instr, immediates
@@ -119,7 +119,7 @@ def _listed(operand: Operand, first: int) -> str:
 
 
 def through(text: str, types: Sequence[Any], constraints: Sequence[str], effects: Effect) -> Assembly:
-    """A statement without operands; registers pass through it, so that no use moves across it."""
+    """Make a statement without operands. Registers pass through it, so that no use moves across it."""
     outputs = [f"={c}" for c in constraints]
     tied = [str(i) for i in range(len(constraints))]
     every = ",".join([*outputs, *tied, "~{memory}"])
@@ -127,7 +127,7 @@ def through(text: str, types: Sequence[Any], constraints: Sequence[str], effects
 
 
 def check_arch(instr: Instruction) -> None:
-    """ArchError if Numba compiles the current kernel for a target without the instruction."""
+    """Raise ArchError if Numba compiles the current kernel for a target without the instruction."""
     flags = targetconfig.ConfigStack().top_or_none()
     cc = getattr(flags, "compute_capability", None)
     if cc is None:
@@ -140,7 +140,7 @@ def check_arch(instr: Instruction) -> None:
 
 
 def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
-    """Targets that Numba's compute capability may stand for.
+    """Return the targets that Numba's compute capability may denote.
 
     From 9.0 on Numba's launches compile for `sm_90a` and report (9, 0).
     """
@@ -150,7 +150,7 @@ def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
 
 
 def check_supported(instr: Instruction) -> None:
-    """OperandError for instructions that only this package's own kernels support."""
+    """Raise OperandError for instructions that only kernels of `@tc.kernel` support."""
     if instr.opcode == names.SHARED_OPCODE:
         raise OperandError(f"{instr} is no instruction: take the address of a cuda.shared.array")
     if instr.opcode in (names.PRINT_OPCODE, names.CHECK_OPCODE):

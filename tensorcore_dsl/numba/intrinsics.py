@@ -18,7 +18,7 @@ NEUTRAL = {"scale_a": 1, "scale_b": 1, "trans_a": 0, "trans_b": 0}
 
 
 def intrinsic(instr: Instruction | str, **immediates: int) -> Any:
-    """An instruction, or the instruction with this PTX text, as a function for `@cuda.jit`.
+    """Make a function for `@cuda.jit` kernels from an instruction or its PTX text.
 
     It takes the operands of the PTX instruction by position or name, without the destination
     (unless the instruction also reads it, as wgmma does), and returns the destination registers. A
@@ -68,16 +68,16 @@ def _made(instr: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
     return function
 
 
-def _fixed(instr: Instruction, given: Mapping[str, int]) -> dict[str, int]:
-    """Immediates that calls do not pass: given here, defaults, or with a single allowed value."""
+def _fixed(instr: Instruction, immediates: Mapping[str, int]) -> dict[str, int]:
+    """Return the immediates that calls do not pass: set by the user, defaults, or the only allowed value."""
     known = {o.name: o for o in instr.operands if o.kind == "imm"}
-    for name, value in given.items():
+    for name, value in immediates.items():
         if name not in known:
             raise OperandError(f"{instr} has no immediate {name!r}; it has {listing(known) or 'none'}")
         _check_value(instr, known[name], value, OperandError)
     only = {n: o.values[0] for n, o in known.items() if o.values and len(o.values) == 1}
     neutral = {n: v for n, v in NEUTRAL.items() if n in known}
-    return {**only, **neutral, **given}
+    return {**only, **neutral, **immediates}
 
 
 def _check_value(instr: Instruction, operand: Operand, value: Any, error: type[Exception]) -> None:
@@ -87,11 +87,11 @@ def _check_value(instr: Instruction, operand: Operand, value: Any, error: type[E
 
 
 def _definition(instr: Instruction, fixed: Mapping[str, int]) -> Callable[..., Any]:
-    """The function that Numba calls to type a call of `instr` and to generate its code."""
+    """Return the function that Numba calls to type a call of `instr` and to generate its code."""
     called = [o for o in instr.operands if o.name not in fixed]
 
-    def define(typingctx: Any, *given: Any, **named: Any) -> Any:
-        arguments = _bound(instr, called, given, named)
+    def define(typingctx: Any, *positional: Any, **named: Any) -> Any:
+        arguments = _bound(instr, called, positional, named)
         constants = dict(fixed)
         for operand in called:
             if operand.kind == "imm":
@@ -113,26 +113,26 @@ def _definition(instr: Instruction, fixed: Mapping[str, int]) -> Callable[..., A
 
 
 def _bound(
-    instr: Instruction, called: list[Operand], given: tuple[Any, ...], named: Mapping[str, Any]
+    instr: Instruction, called: list[Operand], positional: tuple[Any, ...], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The type of each argument by the name of its operand."""
+    """Bind argument types to the names of operands."""
     names = [o.name for o in called]
-    arguments = {**dict(zip(names, given, strict=False)), **named}
-    if len(given) + len(named) != len(names) or set(arguments) != set(names):
-        count = f"{len(given)} arguments" + "".join(f", {n}=" for n in named)
+    arguments = {**dict(zip(names, positional, strict=False)), **named}
+    if len(positional) + len(named) != len(names) or set(arguments) != set(names):
+        count = f"{len(positional)} arguments" + "".join(f", {n}=" for n in named)
         raise TypingError(f"{instr.ptx} takes ({', '.join(names)}); {count} were given")
     return {name: arguments[name] for name in names}
 
 
-def _literal(instr: Instruction, operand: Operand, given: Any) -> int:
-    """The value of an immediate given at the call."""
-    if not isinstance(given, types.IntegerLiteral):
+def _literal(instr: Instruction, operand: Operand, kind: Any) -> int:
+    """Return the value of an immediate that a call passes."""
+    if not isinstance(kind, types.IntegerLiteral):
         raise TypingError(
-            f"{instr.ptx}: {operand.name} is {given}; it stands in the instruction, so it must be "
+            f"{instr.ptx}: {operand.name} is {kind}; it stands in the instruction, so it must be "
             f"a constant: {listing(operand.values) if operand.values else 'an integer'}"
         )
-    _check_value(instr, operand, given.literal_value, TypingError)
-    return int(given.literal_value)
+    _check_value(instr, operand, kind.literal_value, TypingError)
+    return int(kind.literal_value)
 
 
 def _result(instr: Instruction) -> Any:
@@ -148,9 +148,9 @@ def _generator(instr: Instruction, called: list[Operand], constants: Mapping[str
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         assembly.check_arch(instr)
         inputs: list[Any] = []
-        for operand, given, value in zip(called, signature.args, arguments, strict=True):
+        for operand, kind, value in zip(called, signature.args, arguments, strict=True):
             if operand.kind != "imm":
-                inputs += registers.registers(context, builder, operand, given, value)
+                inputs += registers.registers(context, builder, operand, kind, value)
         outputs = code.emit(builder, inputs)
         return _returned(context, builder, instr, signature.return_type, outputs)
 
@@ -160,8 +160,8 @@ def _generator(instr: Instruction, called: list[Operand], constants: Mapping[str
 def _returned(context: Any, builder: Any, instr: Instruction, kind: Any, outputs: list[Any]) -> Any:
     values = []
     for operand in instr.results:
-        own, outputs = outputs[: operand.registers], outputs[operand.registers :]
-        values.append(registers.result(context, builder, operand, own))
+        registers_of_operand, outputs = outputs[: operand.registers], outputs[operand.registers :]
+        values.append(registers.result(context, builder, operand, registers_of_operand))
     if not values:
         return context.get_dummy_value()
     return values[0] if len(values) == 1 else context.make_tuple(builder, kind, values)
@@ -196,7 +196,7 @@ class Intrinsics:
 
 @cache
 def _immediates(opcode: str) -> frozenset[str]:
-    """Names of all immediates of an opcode."""
+    """Return the names of all immediates of an opcode."""
     operands = (o for instr in isa.instructions(opcode) for o in instr.operands)
     return frozenset(o.name for o in operands if o.kind == "imm")
 

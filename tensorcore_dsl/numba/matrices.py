@@ -1,4 +1,4 @@
-"""Load and store fragments: ldmatrix, stmatrix, movmatrix, and element by element."""
+"""Load and store fragments in Numba kernels: ldmatrix, stmatrix, movmatrix, and element by element."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tensorcore_dsl.numba.intrinsics import intrinsic
 WORD = ir.IntType(32)
 
 
-def _constant(what: str, name: str, given: Any, choices: tuple[Any, ...]) -> Any:
-    """The value of a literal type; `given` itself if the argument was omitted."""
-    value = given.literal_value if isinstance(given, types.Literal) else given
+def _constant(what: str, name: str, kind: Any, choices: tuple[Any, ...]) -> Any:
+    """Return the value of a literal type, or the default value `kind` of an omitted argument."""
+    value = kind.literal_value if isinstance(kind, types.Literal) else kind
     if value not in choices:
-        raise TypingError(f"{what}: {name} is {given}; it must be a constant, one of {choices}")
+        raise TypingError(f"{what}: {name} is {kind}; it must be a constant, one of {choices}")
     return value
 
 
 def _check_element(what: str, array: Any, index: Any) -> None:
-    """TypingError unless `index` is an index of `array`."""
+    """Raise TypingError unless `index` is an index of `array`."""
     if not isinstance(array, types.Array) or not registers.is_index(array, index):
         raise TypingError(
             f"{what} takes an array and an index of as many integers as it has dimensions, "
@@ -38,7 +38,7 @@ def _check_element(what: str, array: Any, index: Any) -> None:
 
 
 def _shared_address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """The address of the element in shared memory that the first two arguments name."""
+    """Return the shared-memory address of the element that the first two arguments name."""
     return registers.element_address(context, builder, signature.args[:2], arguments[:2], 32)
 
 
@@ -131,16 +131,16 @@ def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any =
     return types.void(array, index, fragment, _flag_type(trans)), generate
 
 
-def _flag_type(given: Any) -> Any:
-    """The type of an optional flag."""
-    return given if isinstance(given, types.Type) else types.boolean
+def _flag_type(kind: Any) -> Any:
+    """Return the type of an optional flag."""
+    return kind if isinstance(kind, types.Type) else types.boolean
 
 
 movmatrix = intrinsic(names.MOVMATRIX)
 
 
 def _operators(name: str) -> tuple[Callable[..., Index], Callable[..., Index]]:
-    """An operator by the builder's method `name`, and the same with swapped operands."""
+    """Return an operator that calls the builder's method `name`, and its reflected form."""
 
     def apply(left: Index, right: Any) -> Index:
         other = right if isinstance(right, Index) else Index(left.builder, right)
@@ -164,7 +164,7 @@ class Index:
 
 
 def _located(builder: Any, layout: Layout, thread: Any, slot: Any) -> tuple[Any, Any]:
-    """(row, col) of an element, as LLVM values."""
+    """Return (row, col) of an element as LLVM values."""
     position = layout.formula(Index(builder, thread), Index(builder, slot))
     row, col = (x if isinstance(x, Index) else Index(builder, int(x)) for x in position)
     return row.value, col.value
@@ -222,22 +222,22 @@ _ARRAYS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "floa
 
 
 def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:
-    """TypingError unless the array has the layout's element type, or integers for its bits."""
+    """Raise TypingError unless the array has the layout's element type, or integers with its bits."""
     name, bits = layout.dtype.name, _element_bits(layout)
-    own = _ARRAYS.get(name, f"{'int' if name[0] == 's' else 'uint'}{bits}")
+    expected = _ARRAYS.get(name, f"{'int' if name[0] == 's' else 'uint'}{bits}")
     fits = isinstance(array, types.Array) and array.ndim == 2
     dtype = array.dtype if fits else None
     raw = isinstance(dtype, types.Integer) and dtype.bitwidth == bits
-    other = isinstance(dtype, (types.Integer, types.Float)) and not exact
-    if not fits or not (raw or other or str(dtype).removeprefix("__nv_") == own):
-        also = "any number" if not exact else f"{own}, or {bits}-bit integers with the same bits"
+    convertible = isinstance(dtype, (types.Integer, types.Float)) and not exact
+    if not fits or not (raw or convertible or str(dtype).removeprefix("__nv_") == expected):
+        also = "any number" if not exact else f"{expected}, or {bits}-bit integers with the same bits"
         raise TypingError(f"{what}: array is {array}; allowed are two-dimensional arrays of {also}")
 
 
 def _pointer(
     context: Any, builder: Any, array: Any, value: Any, origin: list[Any], place: tuple[Any, Any]
 ) -> Any:
-    """Pointer to the element at `place` of the matrix whose corner is at `origin`."""
+    """Return a pointer to the element at `place` of the matrix that starts at `origin`."""
     wide = [builder.zext(x, origin[0].type) for x in place]
     index = [builder.add(o, x) for o, x in zip(origin, wide, strict=True)]
     return registers.element(context, builder, array, value, index)
@@ -277,7 +277,7 @@ def load_elements(operand: Operand) -> Any:
 
 
 def _element_bits(layout: Layout) -> int:
-    """Bits of one element in an array; OperandError for sub-byte elements."""
+    """Return the bits of one element in an array; OperandError for sub-byte elements."""
     bits = layout.container or layout.dtype.storage_bits
     if bits < 8:
         raise OperandError(
@@ -287,10 +287,10 @@ def _element_bits(layout: Layout) -> int:
 
 
 def _origin(context: Any, builder: Any, kinds: Any, values: Any) -> tuple[list[Any], Any]:
-    """The corner [row, col] and the thread, from the arguments after the array."""
+    """Convert the arguments after the array: the origin [row, col] and the thread."""
     wanted = (registers.INDEX, registers.INDEX, types.uint32)
-    given = zip(values[1:4], kinds[1:4], wanted, strict=True)
-    row, col, thread = (context.cast(builder, v, kind, to) for v, kind, to in given)
+    arguments = zip(values[1:4], kinds[1:4], wanted, strict=True)
+    row, col, thread = (context.cast(builder, v, kind, to) for v, kind, to in arguments)
     return [row, col], thread
 
 
@@ -303,15 +303,15 @@ def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
         origin, thread = _origin(context, builder, signature.args, values)
         words = []
         for first in range(0, layout.slots, layout.per_register):
-            whole = ir.Constant(ir.IntType(wanted.bits), 0)
+            word = ir.Constant(ir.IntType(wanted.bits), 0)
             for part in range(layout.per_register):
                 place = _located(builder, layout, thread, first + part)
                 pointer = _pointer(context, builder, array, values[0], origin, place)
                 pointer = builder.bitcast(pointer, ir.PointerType(ir.IntType(width)))
-                bits = builder.zext(builder.load(pointer), whole.type)
-                shift = ir.Constant(whole.type, width * part)
-                whole = builder.or_(whole, builder.shl(bits, shift))
-            words.append(builder.bitcast(whole, wanted.llvm))
+                bits = builder.zext(builder.load(pointer), word.type)
+                shift = ir.Constant(word.type, width * part)
+                word = builder.or_(word, builder.shl(bits, shift))
+            words.append(builder.bitcast(word, wanted.llvm))
         return registers.result(context, builder, operand, words)
 
     return generate
@@ -359,13 +359,13 @@ def _storer(operand: Operand, layout: Layout) -> Callable[..., Any]:
         for slot in range(layout.slots):
             place = _located(builder, layout, thread, slot)
             pointer = _pointer(context, builder, array, values[0], origin, place)
-            whole = words[slot // layout.per_register]
+            word = words[slot // layout.per_register]
             if layout.per_register == 1:
-                value = context.cast(builder, whole, registers.element_type(operand), array.dtype)
+                value = context.cast(builder, word, registers.element_type(operand), array.dtype)
                 context.pack_value(builder, array.dtype, value, pointer)
                 continue
-            shift = ir.Constant(whole.type, width * (slot % layout.per_register))
-            bits = builder.trunc(builder.lshr(whole, shift), ir.IntType(width))
+            shift = ir.Constant(word.type, width * (slot % layout.per_register))
+            bits = builder.trunc(builder.lshr(word, shift), ir.IntType(width))
             builder.store(bits, builder.bitcast(pointer, ir.PointerType(bits.type)))
         return context.get_dummy_value()
 

@@ -1,4 +1,4 @@
-"""Numba types of the table's operands, and their registers as LLVM values.
+"""Map operands of the table to Numba types, and Numba values to registers (LLVM values).
 
     f32, f64, s32, u64, ...     float32, float64, int32, uint64, ...
     f16, bf16                   float16, bfloat16
@@ -37,7 +37,7 @@ _CONSTRAINTS = {"float32": "f", "float64": "d", 1: "r", 16: "h", 32: "r", 64: "l
 
 
 def element_type(operand: Operand) -> Any:
-    """The Numba type of one register; OperandError for 128-bit ones."""
+    """Return the Numba type of one register; OperandError for 128-bit registers."""
     bits = operand.register_bits
     if bits > 64:
         raise OperandError(f"operand {operand.name} has registers of {bits} bits; Numba has none")
@@ -50,14 +50,14 @@ def element_type(operand: Operand) -> Any:
 
 
 def is_tuple(operand: Operand) -> bool:
-    """Whether its registers are in braces: a fragment or a vector."""
+    """Return whether PTX writes the operand's registers in braces: a fragment or a vector."""
     return operand.is_fragment or operand.registers > 1
 
 
 def numba_type(operand: Operand) -> Any:
-    """The type of a result in the kernel."""
-    one = element_type(operand)
-    return types.UniTuple(one, operand.registers) if is_tuple(operand) else one
+    """Return the Numba type of a result."""
+    register_type = element_type(operand)
+    return types.UniTuple(register_type, operand.registers) if is_tuple(operand) else register_type
 
 
 def zeros(operand: Operand) -> tuple[np.generic, ...]:
@@ -84,15 +84,15 @@ def zeros(operand: Operand) -> tuple[np.generic, ...]:
     >>> zeros(mma.m16n8k16(tc.f16, tc.f16, tc.f32).d)
     (np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0))
     """
-    one = element_type(operand)
-    if one in (types.float16, types.bfloat16, types.boolean):
-        raise OperandError(f"zeros are for fragments; operand {operand.name} is {one}")
-    return (np.dtype(str(one)).type(0),) * operand.registers
+    register_type = element_type(operand)
+    if register_type in (types.float16, types.bfloat16, types.boolean):
+        raise OperandError(f"zeros are for fragments; operand {operand.name} is {register_type}")
+    return (np.dtype(str(register_type)).type(0),) * operand.registers
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Type and constraint of one register of an operand in inline assembly."""
+    """Numba type, width and constraint of one register in inline assembly."""
 
     numba: Any
     bits: int
@@ -100,71 +100,71 @@ class Slot:
 
     @property
     def llvm(self) -> Any:
-        """Floats keep their type; other registers are integers, predicates of 32 bits."""
+        """LLVM type: floats keep their type, other registers are integers, predicates have 32 bits."""
         if self.constraint in ("f", "d"):
             return ir.FloatType() if self.bits == 32 else ir.DoubleType()
         return ir.IntType(max(self.bits, 32) if self.bits == 1 else self.bits)
 
 
 def slot(operand: Operand) -> Slot:
-    """The register class of an operand."""
-    one = element_type(operand)
+    """Return the register slot of an operand."""
+    register_type = element_type(operand)
     bits = operand.register_bits
-    return Slot(one, bits, _CONSTRAINTS.get(str(one)) or _CONSTRAINTS[bits])
+    return Slot(register_type, bits, _CONSTRAINTS.get(str(register_type)) or _CONSTRAINTS[bits])
 
 
-def parts(given: Any) -> tuple[Any, ...]:
-    """The types of a tuple's elements, or the type itself."""
-    return tuple(given.types) if isinstance(given, types.BaseTuple) else (given,)
+def parts(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a tuple's elements; a one-element tuple for another type."""
+    return tuple(kind.types) if isinstance(kind, types.BaseTuple) else (kind,)
 
 
-def check(what: str, operand: Operand, given: Any) -> None:
-    """TypingError unless an argument of type `given` is allowed for `operand`."""
+def check(what: str, operand: Operand, kind: Any) -> None:
+    """Raise TypingError unless an argument of type `kind` is allowed for `operand`."""
     if operand.kind == "addr":
-        fits = isinstance(given, types.Integer) or is_place(given)
+        fits = isinstance(kind, types.Integer) or is_place(kind)
     else:
-        fits = len(parts(given)) == operand.registers
-        fits = fits and all(_fits(operand, part) for part in parts(given))
-        fits = fits and (is_tuple(operand) or not isinstance(given, types.BaseTuple))
+        fits = len(parts(kind)) == operand.registers
+        fits = fits and all(_fits(operand, part) for part in parts(kind))
+        fits = fits and (is_tuple(operand) or not isinstance(kind, types.BaseTuple))
     if not fits:
-        raise TypingError(f"{what}: {operand.name} is {given}; allowed is {allowed(operand)}")
+        raise TypingError(f"{what}: {operand.name} is {kind}; allowed is {allowed(operand)}")
 
 
-def _fits(operand: Operand, given: Any) -> bool:
+def _fits(operand: Operand, kind: Any) -> bool:
     wanted = element_type(operand)
     if isinstance(wanted, types.Integer):
-        floats = operand.is_fragment and operand.dtype.name == "tf32" and given == types.float32
-        return isinstance(given, types.Integer) or floats
+        floats = operand.is_fragment and operand.dtype.name == "tf32" and kind == types.float32
+        return isinstance(kind, types.Integer) or floats
     if wanted == types.boolean:
-        return isinstance(given, (types.Boolean, types.Integer))
-    raw = wanted in (types.float16, types.bfloat16) and given in (types.uint16, types.int16)
-    return given == wanted or raw
+        return isinstance(kind, (types.Boolean, types.Integer))
+    raw = wanted in (types.float16, types.bfloat16) and kind in (types.uint16, types.int16)
+    return kind == wanted or raw
 
 
 def allowed(operand: Operand) -> str:
-    """The types that `check` accepts, in words."""
+    """Describe the types that `check` accepts."""
     if operand.kind == "addr":
         return "an address: an integer, an array, or a pair (array, index)"
-    one = str(element_type(operand))
+    text = str(element_type(operand))
     if operand.is_fragment and operand.dtype.name == "tf32":
-        one = "float32 or uint32"
-    elif one in ("float16", "__nv_bfloat16"):
-        one = f"{one.removeprefix('__nv_')} or uint16"
+        text = "float32 or uint32"
+    elif text in ("float16", "__nv_bfloat16"):
+        text = f"{text.removeprefix('__nv_')} or uint16"
     elif isinstance(element_type(operand), types.Integer):
-        one = f"{one} or another integer"
+        text = f"{text} or another integer"
     if not is_tuple(operand):
-        return one
+        return text
     layout = f", fragment {operand.layout.name}" if operand.layout else ""
-    return f"a tuple of {operand.registers} x {one}{layout}"
+    return f"a tuple of {operand.registers} x {text}{layout}"
 
 
-def is_place(given: Any) -> bool:
-    """Whether it is an array, or a pair of an array and an index with one integer per dimension."""
-    if isinstance(given, types.Array):
+def is_place(kind: Any) -> bool:
+    """Return whether a type is an array, or a pair of an array and an index of it."""
+    if isinstance(kind, types.Array):
         return True
-    if not isinstance(given, types.BaseTuple) or len(given) != 2:
+    if not isinstance(kind, types.BaseTuple) or len(kind) != 2:
         return False
-    array, index = given.types
+    array, index = kind.types
     return isinstance(array, types.Array) and is_index(array, index)
 
 
@@ -174,7 +174,7 @@ def is_index(array: Any, index: Any) -> bool:
 
 
 def registers(context: Any, builder: Any, operand: Operand, given: Any, value: Any) -> list[Any]:
-    """The LLVM values of an argument, one per register of the operand."""
+    """Convert an argument to LLVM values, one per register of the operand."""
     if operand.kind == "addr":
         return [address(context, builder, given, value, operand.register_bits)]
     wanted, elements = slot(operand), _elements(builder, given, value)
@@ -182,22 +182,22 @@ def registers(context: Any, builder: Any, operand: Operand, given: Any, value: A
 
 
 def _elements(builder: Any, given: Any, value: Any) -> list[tuple[Any, Any]]:
-    """Type and value of each element of a tuple, or of the value itself."""
+    """Return type and value of each element of a tuple, or of the value itself."""
     if not isinstance(given, types.BaseTuple):
         return [(given, value)]
     return [(kind, builder.extract_value(value, i)) for i, kind in enumerate(given.types)]
 
 
-def _register(context: Any, builder: Any, wanted: Slot, given: Any, value: Any) -> Any:
-    if isinstance(wanted.numba, (types.Integer, types.Boolean)) and given != types.float32:
-        value = context.cast(builder, value, given, wanted.numba)
+def _register(context: Any, builder: Any, wanted: Slot, kind: Any, value: Any) -> Any:
+    if isinstance(wanted.numba, (types.Integer, types.Boolean)) and kind != types.float32:
+        value = context.cast(builder, value, kind, wanted.numba)
     if wanted.numba == types.boolean:
         return builder.zext(value, wanted.llvm)
     return value if value.type == wanted.llvm else builder.bitcast(value, wanted.llvm)
 
 
 def result(context: Any, builder: Any, operand: Operand, values: Sequence[Any]) -> Any:
-    """The value of a result from its registers."""
+    """Build the value of a result from its registers."""
     wanted = slot(operand)
     converted = [_value(context, builder, wanted, value) for value in values]
     if is_tuple(operand):
@@ -212,33 +212,33 @@ def _value(context: Any, builder: Any, wanted: Slot, value: Any) -> Any:
     return value if value.type == target else builder.bitcast(value, target)
 
 
-def address(context: Any, builder: Any, given: Any, value: Any, bits: int) -> Any:
-    """A 32-bit address in shared memory, or a 64-bit address in global memory."""
-    if isinstance(given, types.Integer):
-        return context.cast(builder, value, given, types.uint32 if bits == 32 else types.uint64)
-    if isinstance(given, types.BaseTuple):
-        (array, whole), (index, place) = _elements(builder, given, value)
-        pointer = element(context, builder, array, whole, _indices(context, builder, index, place))
+def address(context: Any, builder: Any, kind: Any, value: Any, bits: int) -> Any:
+    """Convert an argument to an address: 32 bits for shared memory, 64 bits for global memory."""
+    if isinstance(kind, types.Integer):
+        return context.cast(builder, value, kind, types.uint32 if bits == 32 else types.uint64)
+    if isinstance(kind, types.BaseTuple):
+        (array, array_value), (index, place) = _elements(builder, kind, value)
+        pointer = element(context, builder, array, array_value, _indices(context, builder, index, place))
     else:
-        pointer = context.make_array(given)(context, builder, value).data
+        pointer = context.make_array(kind)(context, builder, value).data
     space = SHARED if bits == 32 else GLOBAL
     pointer = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, space))
     return builder.ptrtoint(pointer, ir.IntType(bits))
 
 
 def element_address(context: Any, builder: Any, kinds: Any, values: Any, bits: int) -> Any:
-    """The address of an element, from the types and values of an array and an index."""
+    """Return the address of an element, from the types and values of an array and an index."""
     place = types.Tuple(kinds)
     return address(context, builder, place, context.make_tuple(builder, place, values), bits)
 
 
 def _indices(context: Any, builder: Any, given: Any, value: Any) -> list[Any]:
-    """An index, integer or tuple, as LLVM values."""
+    """Convert an index, an integer or a tuple, to LLVM values."""
     elements = _elements(builder, given, value)
     return [context.cast(builder, v, kind, INDEX) for kind, v in elements]
 
 
-def element(context: Any, builder: Any, given: Any, value: Any, index: Sequence[Any]) -> Any:
-    """A pointer to an element of an array."""
-    array = context.make_array(given)(context, builder, value)
-    return cgutils.get_item_pointer(context, builder, given, array, index)
+def element(context: Any, builder: Any, kind: Any, value: Any, index: Sequence[Any]) -> Any:
+    """Return a pointer to an element of an array."""
+    array = context.make_array(kind)(context, builder, value)
+    return cgutils.get_item_pointer(context, builder, kind, array, index)

@@ -1,4 +1,4 @@
-"""Shared-memory addresses, cp.async, and the descriptors and fences of wgmma."""
+"""Functions for Numba kernels: shared-memory addresses, cp.async, descriptors and fences of wgmma."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tensorcore_dsl.numba.intrinsics import intrinsic
 _PLACE = "an array in shared memory, a pair (array, index), or an address"
 
 
-def _checked_place(what: str, name: str, given: Any) -> None:
-    if not isinstance(given, types.Integer) and not registers.is_place(given):
-        raise TypingError(f"{what}: {name} is {given}; allowed is {_PLACE}")
+def _checked_place(what: str, name: str, kind: Any) -> None:
+    if not isinstance(kind, types.Integer) and not registers.is_place(kind):
+        raise TypingError(f"{what}: {name} is {kind}; allowed is {_PLACE}")
 
 
 @literal_intrinsic
 def shared_address(typingctx: Any, place: Any) -> Any:
-    """The 32-bit address of a shared array, or of an element: `shared_address((tile, (i, j)))`.
+    """Return the 32-bit address of a shared array, or of an element: `shared_address((tile, (i, j)))`.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def shared_address(typingctx: Any, place: Any) -> Any:
     Returns
     -------
     uint32
-        In bytes.
+        The address in bytes.
 
     Raises
     ------
@@ -108,7 +108,7 @@ cp_async_wait = intrinsic(names.CP_ASYNC_WAIT)  # (n): wait until at most n grou
 
 @literal_intrinsic
 def wgmma_descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0) -> Any:
-    """The 64-bit descriptor of a matrix in shared memory, for wgmma.
+    """Make the 64-bit descriptor of a matrix in shared memory, for wgmma.
 
     Parameters
     ----------
@@ -154,13 +154,13 @@ def wgmma_descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swiz
     return types.uint64(place, leading, stride, swizzle_type), generate
 
 
-def _offset(name: str, given: Any) -> int:
-    """The constant offset in bytes."""
-    value = given.literal_value if isinstance(given, types.IntegerLiteral) else -1
+def _offset(name: str, kind: Any) -> int:
+    """Check and return a constant offset in bytes."""
+    value = kind.literal_value if isinstance(kind, types.IntegerLiteral) else -1
     most = FIELDS[name].mask * FIELDS[name].unit
     if value % FIELDS[name].unit or not 0 <= value <= most:
         raise TypingError(
-            f"wgmma_descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to {most}"
+            f"wgmma_descriptor: {name} is {kind}; it must be a constant, a multiple of 16 up to {most}"
         )
     return int(value)
 
@@ -228,16 +228,16 @@ def wgmma_wait(typingctx: Any, pending: Any, accumulator: Any) -> Any:
     return accumulator(pending, accumulator), generate
 
 
-def _check_accumulator(what: str, given: Any) -> None:
+def _check_accumulator(what: str, kind: Any) -> None:
     allowed = (types.float32, types.uint32, types.int32)
-    if not isinstance(given, types.UniTuple) or given.dtype not in allowed:
+    if not isinstance(kind, types.UniTuple) or kind.dtype not in allowed:
         raise TypingError(
-            f"{what}: accumulator is {given}; allowed is the tuple of registers that wgmma returns"
+            f"{what}: accumulator is {kind}; allowed is the tuple of registers that wgmma returns"
         )
 
 
 def _passing(ptx: str, immediates: dict[str, int], position: int) -> Any:
-    """Code of an instruction without register operands; the accumulator passes through it."""
+    """Return the code of an instruction without register operands. The accumulator passes through it."""
     instr = isa.instruction(ptx)
     text = assembly.assembly(instr, immediates).text.rstrip(";")
 

@@ -21,7 +21,8 @@ from .symbols import look_up
 Function = Callable[..., Any]
 
 
-EXACT: dict[str, Function] = {"ex2": np.exp2, "tanh": np.tanh}  # of 16-bit types
+# Functions that give the correctly rounded results of 16-bit types.
+EXACT: dict[str, Function] = {"ex2": np.exp2, "tanh": np.tanh}
 TYPES = {
     **dict.fromkeys(("rcp", "rsqrt", "sqrt", "div", "div.full", "lg2", "sin", "cos"), "f32"),
     **dict.fromkeys(("ex2", "tanh"), "f32 f16 bf16"),

@@ -55,8 +55,8 @@ class Model:
     Attributes
     ----------
     engine : str
-        "fused" (sums of aligned, truncated terms), "grouped" (the same over exactly summed, scaled
-        groups), "scalar" (binary32 instructions), "double" (binary64 fused multiply-adds).
+        "fused" sums aligned, truncated terms. "grouped" first sums groups exactly and scales them.
+        "scalar" uses binary32 instructions, "double" binary64 fused multiply-adds.
     length : int
         Stored elements of one fused step, or of one group.
     fraction : int
@@ -134,7 +134,7 @@ UNITS: Mapping[str, Mapping[str, Unit]] = {
     "sm_100a": _HOPPER,
     "sm_120a": _HOPPER | _RTX,
 }
-# The last architecture before each other one stands for it.
+# An architecture without its own rules uses those of the last architecture before it.
 ALIASES = {
     a.name: [name for name in UNITS if ARCHS[name].number <= a.number][-1]
     for a in ARCHS.values()
@@ -189,7 +189,7 @@ REWRITES = (
 
 
 def architecture(name: str) -> str:
-    """The architecture with measured or derived rules that stands for `name`."""
+    """Return the architecture whose measured or derived rules apply to `name`."""
     result = ALIASES.get(name, name)
     if result not in UNITS:
         known = ", ".join((*UNITS, *ALIASES))

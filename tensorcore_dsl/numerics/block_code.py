@@ -139,7 +139,7 @@ class Blocks(Emitter):
         return 4 if self.word == I32 else 8
 
     @property
-    def whole(self) -> int:
+    def vector_bytes(self) -> int:
         """Bytes of a vector of words or of numbers."""
         return LANES * self.size
 
@@ -201,7 +201,7 @@ class Blocks(Emitter):
             words = self.room(vector(self.word), count)
             self.each_word(memory, first, count, words, self.copy)
             for i, slot in enumerate(slots):
-                at = self.at(words, self.count(i), self.whole)
+                at = self.at(words, self.count(i), self.vector_bytes)
                 self.put(self.load(at, vector(self.word)), slot)
         builder.position_at_end(done)
 
@@ -240,13 +240,13 @@ class Blocks(Emitter):
         builder = self.builder
         first = builder.mul(number, self.count(BAND))
         runs = builder.not_(self.differs(self.load(self.at(memory.kinds, number), I32), RUN))
-        with builder.if_else(runs) as (whole, apart):
-            with whole:
+        with builder.if_else(runs) as (in_runs, apart):
+            with in_runs:
                 for i in range(BAND):
-                    part = self.load(self.at(words, self.count(i), self.whole), vector(self.word))
+                    part = self.load(self.at(words, self.count(i), self.vector_bytes), vector(self.word))
                     self.store(part, self.place(memory, builder.add(first, self.count(i))))
             with apart:
-                self.each_word(memory, first, BAND, words, lambda word, own: self.copy(own, word))
+                self.each_word(memory, first, BAND, words, lambda word, copy: self.copy(copy, word))
 
     def transposed(self, four: list[Value]) -> list[Value]:
         """(block, row, column) as (column, row, block), the last two being the lanes; and back."""
@@ -283,7 +283,7 @@ class Blocks(Emitter):
                 up = self.splat(self.load(self.at(ups, self.count(k)), I32))
                 decoded = self.decode(self.get(slot), up, fields)
                 to = self.builder.add(target, self.count(k))
-                self.store(decoded[0], self.at(numbers, to, self.whole))
+                self.store(decoded[0], self.at(numbers, to, self.vector_bytes))
                 if decoded[1:]:
                     self.store(self.pair(decoded[1], decoded[1]), self.at(exponents, to, 4 * LANES))
 
@@ -304,7 +304,7 @@ class Blocks(Emitter):
                 both.append(self.decode(self.get(slot), up, fields))
                 four = builder.add(builder.mul(pair, self.count(PAIR)), self.count(i))
                 to = builder.add(builder.mul(four, quarters), quarter)
-                self.store(both[i][0], self.at(numbers, to, self.whole))
+                self.store(both[i][0], self.at(numbers, to, self.vector_bytes))
             if both[0][1:]:
                 joined = self.pair(both[0][1], both[1][1])
                 self.store(joined, self.at(exponents, number, 4 * LANES))
@@ -325,7 +325,7 @@ class Blocks(Emitter):
     def numbers(self, group: Group, quarter: Value, step: Value) -> tuple[Value, list[Value]]:
         """Load the numbers of one k: of A, and of B by column, broadcast to all lanes."""
         k = self.builder.add(self.builder.mul(quarter, self.count(4)), step)
-        of_a = self.load(self.at(group.a, k, self.whole), vector(self.number))
+        of_a = self.load(self.at(group.a, k, self.vector_bytes), vector(self.number))
         return of_a, [self.one(b, quarter, step, self.number) for b in group.b]
 
     def one(self, columns: list[Value], quarter: Value, step: Value, kind: ir.Type) -> Value:
@@ -368,9 +368,9 @@ class Blocks(Emitter):
                 for i in (0, 2)
             ]
             group = Group(
-                self.at(a[0], builder.mul(band, depth), self.whole),
+                self.at(a[0], builder.mul(band, depth), self.vector_bytes),
                 self.at(a[1], builder.mul(band, depth), 4 * LANES),
-                [[self.at(self.at(b[0], four, self.whole), line, self.size) for line in some]
+                [[self.at(self.at(b[0], four, self.vector_bytes), line, self.size) for line in some]
                  for four in fours for some in lines],
                 [[self.at(self.at(b[1], builder.mul(eight, quarters), 4 * LANES), line, 4)
                   for line in some] for some in lines],
@@ -383,7 +383,7 @@ class Blocks(Emitter):
             )  # fmt: skip
             for i, words in enumerate(self.transposed(self.group(group))):
                 at = builder.add(builder.mul(number, self.count(BAND)), self.count(i))
-                self.store(words, self.at(results, at, self.whole))
+                self.store(words, self.at(results, at, self.vector_bytes))
         wrong = self.any(builder.icmp_signed("!=", self.get(self.wrong), constant(I32, 0)))
         with builder.if_then(builder.not_(wrong)):
             self.write(d, builder.mul(bands, columns), results)
@@ -391,12 +391,12 @@ class Blocks(Emitter):
 
     def write(self, memory: Memory, sets: Value, results: Value) -> None:
         """Write all of D; join two neighbouring sets that share words."""
-        builder, size = self.builder, BAND * self.whole
+        builder, size = self.builder, BAND * self.vector_bytes
         paired = self.setting(self.settings, PAIRED_D)
         with builder.if_then(builder.trunc(paired, I1)), self.over(builder.lshr(sets, self.count(1))) as pair:
             low = self.at(results, builder.shl(pair, self.count(1)), size)
             for i in range(BAND):
-                at = self.at(low, self.count(i), self.whole)
+                at = self.at(low, self.count(i), self.vector_bytes)
                 upper = self.load(self.at(at, self.count(1), size), vector(self.word))
                 upper = builder.shl(upper, constant(self.word, 16))
                 self.store(builder.or_(self.load(at, vector(self.word)), upper), at)

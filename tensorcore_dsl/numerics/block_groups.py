@@ -105,8 +105,8 @@ class GroupedBlocks(IntegerBlocks):
                 alive = builder.and_(*(builder.icmp_signed("!=", x, constant(I32, 0)) for x in (some, scale)))
                 at = builder.add(builder.mul(number, self.count(columns)), self.count(i))
                 # The unit is 1/4 of a product of two significands with FINE fraction bits each.
-                self.store(builder.mul(total, scale), self.at(terms, at, self.whole))
-                self.store(exponent, self.at(places, at, self.whole))
+                self.store(builder.mul(total, scale), self.at(terms, at, self.vector_bytes))
+                self.store(exponent, self.at(places, at, self.vector_bytes))
                 raised = builder.select(alive, exponent, constant(I32, LOW))
                 # `scale` returns exponents that are FINE too low for fine scales.
                 raised = builder.add(raised, self.lowered())
@@ -119,8 +119,8 @@ class GroupedBlocks(IntegerBlocks):
             total = self.variable(self.cut(c, shift))
             with self.over(steps) as number:
                 at = builder.add(builder.mul(number, self.count(columns)), self.count(i))
-                term = self.load(self.at(terms, at, self.whole), vector(I32))
-                exponent = self.load(self.at(places, at, self.whole), vector(I32))
+                term = self.load(self.at(terms, at, self.vector_bytes), vector(I32))
+                exponent = self.load(self.at(places, at, self.vector_bytes), vector(I32))
                 exponent = builder.sub(builder.add(exponent, shift), constant(I32, 2))
                 term = self.cut(builder.sitofp(term, vector(F64)), exponent)
                 self.put(builder.fadd(self.get(total), term), total)

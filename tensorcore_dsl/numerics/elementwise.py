@@ -1,4 +1,4 @@
-"""Functions of arrays from functions of scalars, compiled at first use."""
+"""Compile functions of scalars to functions of arrays, at their first use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-any-return"
-"""Products in NumPy: what blocks leave, such as infinities, NaN and extreme exponents.
+"""Matrix products in NumPy for the results that blocks cannot compute: infinities, NaN, extreme exponents.
 
 Arithmetic is in binary64, which is exact here. A product of two elements has at most 22 significant
 bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities follow the
@@ -219,7 +219,7 @@ def _scalar(
     for k in range(4):
         x, y = np.broadcast_arrays(va[:, k, None], vb[k])
         if k == 0 or (halves and k == 2):
-            # The first product of a sum is rounded as one that zero is added to, but for -0.
+            # The first product is rounded like a sum with zero, except that it keeps -0.
             sums.append(x * y if halves else x * y + np.float32(0))
         else:
             sums[-1] = fma(*(v.view(np.uint32) for v in (x.copy(), y.copy(), sums[-1]))).view(np.float32)

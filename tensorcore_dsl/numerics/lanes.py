@@ -120,7 +120,7 @@ def _outside(bits: int) -> Emit:
 
 
 def _everywhere(builder: Any, number: Any, lanes: int = LANES) -> Any:
-    """A vector of the same number in all lanes."""
+    """Broadcast a number to all lanes."""
     kind = ir.VectorType(number.type, lanes)
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(_INDEX, 0))
     order = ir.Constant(ir.VectorType(_INDEX, lanes), [0] * lanes)
@@ -156,9 +156,9 @@ def _source(builder: Any, mode: str, step: Any, clamp: Any) -> tuple[Any, Any]:
 def _shuffle(mode: str) -> Emit:
     def emit(builder: Any, a: Any, step: Any, clamp: Any) -> Any:
         lanes, _ = _source(builder, mode, step, clamp)
-        given = variable(builder, vector(32, WARP))
-        builder.store(a, given)
-        first = builder.bitcast(given, ir.IntType(32).as_pointer())
+        memory = variable(builder, vector(32, WARP))
+        builder.store(a, memory)
+        first = builder.bitcast(memory, ir.IntType(32).as_pointer())
         shuffled = ir.Constant(vector(32, WARP), ir.Undefined)
         for lane in range(WARP):
             at = ir.Constant(_INDEX, lane)
@@ -223,16 +223,16 @@ _TESTS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 
 
 def _of_width(bits: int) -> dict[tuple[str, int], Operation]:
-    """What loops count with, checks, and copies."""
+    """Return the integer operations of one width: copies, sums, comparisons and checks."""
     two = (bits, bits)
-    found: dict[str, Operation] = {"copy": Operation(bits, (bits,), lambda builder, a: a)}
+    named: dict[str, Operation] = {"copy": Operation(bits, (bits,), lambda builder, a: a)}
     if bits > 8:
-        found["add"] = Operation(bits, two, lambda builder, a, b: builder.add(a, b))
-        found["lt.s"] = Operation(8, two, _test("icmp_signed", "<"))
-        found["lt.u"] = Operation(8, two, _test("icmp_unsigned", "<"))
+        named["add"] = Operation(bits, two, lambda builder, a, b: builder.add(a, b))
+        named["lt.s"] = Operation(8, two, _test("icmp_signed", "<"))
+        named["lt.u"] = Operation(8, two, _test("icmp_unsigned", "<"))
     if bits > 16:
-        found["check"] = Operation(0, two, _outside(bits), literals=1)
-    return {(name, bits): operation for name, operation in found.items()}
+        named["check"] = Operation(0, two, _outside(bits), literals=1)
+    return {(name, bits): operation for name, operation in named.items()}
 
 
 def _of_floats() -> dict[tuple[str, int], Operation]:

@@ -1,4 +1,4 @@
-"""Plans of products: the places of elements in matrices and in registers."""
+"""Plan a matrix product: where its elements lie in matrices and in registers."""
 
 from __future__ import annotations
 
@@ -130,12 +130,16 @@ def _operands(
 
 
 def _in_blocks(
-    product: Product, model: Model, given: dict[str, Operand], maps: FragmentMaps | None, by_thread: bool
+    product: Product,
+    model: Model,
+    operands_of_images: dict[str, Operand],
+    maps: FragmentMaps | None,
+    by_thread: bool,
 ) -> BlockPlan | None:
-    m, n, tiles = product.m, product.n, len(given["a"].places)
-    if given["d"].places.shape != given["c"].places.shape:
+    m, n, tiles = product.m, product.n, len(operands_of_images["a"].places)
+    if operands_of_images["d"].places.shape != operands_of_images["c"].places.shape:
         return None  # a D that several threads hold has more places
-    transposed, threads, operands = {}, 0, given
+    transposed, threads, operands = {}, 0, operands_of_images
     if by_thread and tiles == 1 and maps is not None:
         threads = len(maps.c)
         operands = _operands(product, model, maps, threads, False)
@@ -153,7 +157,7 @@ def _in_blocks(
         "c": c.reshape(tiles, m, n),
         "d": by_element.reshape(tiles, m, n),
     }
-    steps = {name: operand.step for name, operand in given.items()}
+    steps = {name: operand.step for name, operand in operands_of_images.items()}
     packed = _packed(product, maps, "a"), _packed(product, maps, "b")
     order = _order(product, model)
     if product.sparse:  # A is the result of `sparse_lines.spread`
@@ -205,7 +209,7 @@ def extra_operands(
         "scale_a": (scale_a, product.scale_kind, (product.m, product.scale_vec)),
         "scale_b": (scale_b, product.scale_kind, (product.scale_vec, product.n)),
     }
-    parts = []
+    matrices = []
     for name, (operand, needed, shape) in wanted.items():
         if operand is None and not needed:
             continue
@@ -222,9 +226,9 @@ def extra_operands(
                 operand = operand[:, :, order]
         if name == "scale_a":
             operand = operand.swapaxes(1, 2)
-        parts.append(operand.reshape(batch, -1))
-    whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-    return np.ascontiguousarray(whole, dtype=np.int32)
+        matrices.append(operand.reshape(batch, -1))
+    joined = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
+    return np.ascontiguousarray(joined, dtype=np.int32)
 
 
 def _order(product: Product, model: Model) -> Array:

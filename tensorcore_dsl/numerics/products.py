@@ -32,7 +32,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line
-COST = 0.16  # nanoseconds of a multiply-add in blocks, estimated
+COST = 0.16  # Nanoseconds of a multiply-add in blocks; a rough figure for sharing work among threads.
 Share = Callable[[Array, float, Callable[[Array, int], None]], Any]  # mask, cost of one, work
 
 
@@ -210,7 +210,7 @@ class Uses:
         self._rooms: dict[int, tuple[Array, Array]] = {}
 
     def decoded(self, number: int) -> Array:
-        """Addresses of the decoded operands and one D, for thread `number` of those that share the work."""
+        """Return the addresses of thread `number`'s memory for decoded operands and one D."""
         room = self._rooms.get(number)
         if room is None:
             assert self.plan.blocks is not None

@@ -19,18 +19,19 @@ array_at: Any = primitive(arrays.at_address)
 def selected(
     words: Array, places: Array, columns: Array, undefined: Array, active: Array | None
 ) -> tuple[Array, int | None]:
-    """The columns that metadata name, (warps, rows, elements), and the number of the first nibble
-    that means nothing, None if there is none.
+    """Return the columns that metadata select, (warps, rows, elements), and the first undefined nibble.
+
+    The nibble is a flat index, None if all are defined.
 
     words: (warps, 32) of metadata. places: (rows, nibbles), 32 * lane + lowest bit. columns:
-    (nibbles, 16, elements), of a row's nibbles in each of their 16 values. undefined: (16,) bool.
+    (nibbles, 16, elements), of a row's nibbles in per_nibble of their 16 values. undefined: (16,) bool.
     active: (warps,) bool, all if None; the others have column 0.
     """
     active = np.ones(len(words), np.bool_) if active is None else np.ascontiguousarray(active)
-    (rows, nibbles), each = places.shape, columns.shape[-1]
+    (rows, nibbles), per_nibble = places.shape, columns.shape[-1]
     if (
         words.shape != (len(active), 32)
-        or columns.shape != (nibbles, 16, each)
+        or columns.shape != (nibbles, 16, per_nibble)
         or undefined.shape != (16,)
         or places.min() < 0
         or places.max() > 32 * 32 - 4
@@ -39,7 +40,7 @@ def selected(
             f"metadata {words.shape} of {len(active)} warps, places {places.shape} up to "
             f"{places.max()}, columns {columns.shape}, undefined {undefined.shape}"
         )
-    chosen = np.zeros((len(words), rows, nibbles * each), np.int32)
+    chosen = np.zeros((len(words), rows, nibbles * per_nibble), np.int32)
     flat = chosen.reshape(len(words), -1)
     wrong = _select(words, places, columns, undefined, active, flat)
     return chosen, None if wrong < 0 else wrong
@@ -47,8 +48,8 @@ def selected(
 
 @compiled
 def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, chosen: Any) -> int:
-    """`selected`, whose columns go to `chosen`, (warps, elements); -1 for None."""
-    rows, nibbles, each = places.shape[0], places.shape[1], columns.shape[2]
+    """Compiled loop of `selected`: fill `chosen`, (warps, elements). Return -1 if all nibbles are defined."""
+    rows, nibbles, per_nibble = places.shape[0], places.shape[1], columns.shape[2]
     wrong = -1
     for w in range(active.size):
         if not active[w] or wrong >= 0:
@@ -60,7 +61,7 @@ def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, 
                 code = (np.int64(words[w, place >> 5]) >> (place & 31)) & 15
                 if undefined[code] and wrong < 0:
                     wrong = (w * rows + row) * nibbles + nibble
-                for i in range(each):
+                for i in range(per_nibble):
                     chosen[w, at] = columns[nibble, code, i]
                     at += 1
     return wrong  # type: ignore[no-any-return, unused-ignore]
@@ -72,12 +73,11 @@ def spread(
 ) -> None:
     """Fill lines (warps, rows, words), zeros at first, whose elements are packed along K.
 
-    address: of the words of A. places: of its elements (row, stored), 32 * word + lowest bit;
-    selection: (warps, n) their columns, which the first rows * stored of each warp are. steps: of
-    each stored element and then of each column the fused step that it belongs to. settings: words
-    from warp to warp, stored elements of a row, and of an element its bits, its lowest bit and the
-    bits that it occupies. left: (warps,) bool; becomes true where a column belongs to another step
-    than its element, or to two elements.
+    address: where the words of A begin. places: (row, stored), 32 * word + lowest bit of each element.
+    selection: (warps, n); the first rows * stored numbers of a warp are its columns. steps: the fused
+    step of each stored element, then of each column. settings: words between warps, stored elements of
+    a row, bits of an element, its lowest bit, and the bits that it occupies. left: (warps,) bool. It
+    becomes true if an element and its column belong to different steps, or a column to two elements.
     """
     words = array_at(address, (WITHOUT_END,), np.uint32)
     stored = settings[STORED]

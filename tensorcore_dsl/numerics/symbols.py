@@ -1,4 +1,4 @@
-"""Symbols: arrays without values, of which arithmetic emits LLVM's code.
+"""Symbols: arrays without values, whose arithmetic emits LLVM code.
 
 Semantics of instructions are functions of arrays of register bits. Given symbols, they emit the
 vector code of the instruction instead. A symbol stands for some lanes, as a vector of integers; it
@@ -38,7 +38,7 @@ class Trace:
         self.references: list[Any] = []
 
     def address(self, reference: Any) -> ir.Value:
-        """The address of what it refers to."""
+        """Return the address of a reference: an array, or a compiled loop with its kinds."""
         self.references.append(reference)
         if self.numbers is None:
             return ir.Constant(WORD, 0)
@@ -65,7 +65,7 @@ class Symbol(NDArrayOperatorsMixin):
     __index__ = __bool__ = __iter__ = __array__  # type: ignore[assignment]
 
     def like(self, x: Any, dtype: Any) -> Symbol:
-        """A symbol, a number for all lanes, or a number for each, as a symbol of a dtype."""
+        """Convert a symbol, one number, or a number for each lane to a symbol of a dtype."""
         if isinstance(x, Symbol):
             return x.astype(dtype)
         number = np.asarray(x).astype(dtype, casting="unsafe" if isinstance(x, int) else "same_kind")
@@ -103,7 +103,7 @@ class Symbol(NDArrayOperatorsMixin):
         arguments: symbols, arrays and numbers; OUT for the array that takes the results.
         """
         lanes, trace = self.lanes, self.trace
-        builder, kinds, parts = trace.builder, list[Any](), list[ir.Value]()
+        builder, kinds, words = trace.builder, list[Any](), list[ir.Value]()
         results: Any = None
         for x, annotated in zip(arguments, loop.lowered.parameter_kinds, strict=True):
             if x is OUT or isinstance(x, Symbol):
@@ -114,37 +114,37 @@ class Symbol(NDArrayOperatorsMixin):
                 else:
                     results = memory
                 kinds.append(ArrayKind(kind, 1, True))
-                parts += [builder.bitcast(memory, POINTER), ir.Constant(WORD, lanes)]
+                words += [builder.bitcast(memory, POINTER), ir.Constant(WORD, lanes)]
             elif isinstance(x, np.ndarray):
                 kinds.append(kind_of(x))
-                parts += [builder.inttoptr(trace.address(x), POINTER)]
-                parts += [ir.Constant(WORD, n) for n in words_of(kinds[-1], x)[1:]]
+                words += [builder.inttoptr(trace.address(x), POINTER)]
+                words += [ir.Constant(WORD, n) for n in words_of(kinds[-1], x)[1:]]
             else:
                 kinds.append(annotated or kind_of(x))
-                parts.append(values.cast(builder, kinds[-1], x).value)
+                words.append(values.cast(builder, kinds[-1], x).value)
         types = [part for kind in kinds for part in values.llvm_types(kind)]
         function = ir.FunctionType(ir.VoidType(), types).as_pointer()
-        builder.call(builder.inttoptr(trace.address((loop, tuple(kinds))), function), parts)
+        builder.call(builder.inttoptr(trace.address((loop, tuple(kinds))), function), words)
         return Symbol(trace, np.dtype(dtype), builder.load(results))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, dtype: Any = None, **more: Any) -> Any:
         emit = _UFUNCS.get(ufunc)
         if emit is None or method != "__call__" or more:
             raise Untraceable(f"{ufunc.__name__} of symbols")
-        given = tuple(type(x) if isinstance(x, int) else x.dtype for x in inputs)
+        dtypes = tuple(type(x) if isinstance(x, int) else x.dtype for x in inputs)
         chosen = {} if dtype is None else {"signature": (*[None] * len(inputs), np.dtype(dtype))}
-        *kinds, made = ufunc.resolve_dtypes((*given, None), **chosen)
+        *kinds, result_dtype = ufunc.resolve_dtypes((*dtypes, None), **chosen)
         operands = [self.like(x, kind).value for x, kind in zip(inputs, kinds, strict=True)]
-        return Symbol(self.trace, made, emit(self.trace.builder, kinds[0], *operands))
+        return Symbol(self.trace, result_dtype, emit(self.trace.builder, kinds[0], *operands))
 
-    def __array_function__(self, function: Any, _: Any, given: Any, more: dict[str, Any]) -> Any:
+    def __array_function__(self, function: Any, _: Any, arguments: Any, more: dict[str, Any]) -> Any:
         if function not in _FUNCTIONS or more:
             raise Untraceable(f"{function.__name__} of symbols")
-        return _FUNCTIONS[function](self, *given)
+        return _FUNCTIONS[function](self, *arguments)
 
 
 class _NoContext:
-    """What semantics find in place of the state of a machine."""
+    """Context that refuses every access: symbols have no machine state."""
 
     def __getattr__(self, name: str) -> Any:
         raise Untraceable(f"{name} of the machine")
@@ -158,9 +158,9 @@ def emit(
     operands: Sequence[ir.Value],
     numbers: Sequence[ir.Value] | None = None,
 ) -> tuple[ir.Value, list[Any]]:
-    """One of the results of `function(context, *symbols)`, and its references.
+    """Emit result `number` of `function(context, *symbols)`. Return its vector and its references.
 
-    operands: vectors of registers of so many bits; those of predicates, and such results, have 8.
+    operands: vectors of registers. bits: their widths. Predicates, also as results, have 8 bits.
     """
     trace = Trace(builder, numbers)
     symbols = [
@@ -170,14 +170,14 @@ def emit(
         for width, x in zip(bits, operands, strict=True)
     ]
     answer = function(_NoContext(), *symbols)
-    found = answer[number] if isinstance(answer, tuple) else answer
-    if not isinstance(found, Symbol):  # the same whatever the operands are
-        found = symbols[0].like(found, found.dtype)
-    return (found.astype(np.uint8) if found.dtype == BOOLEAN else found).value, trace.references
+    result = answer[number] if isinstance(answer, tuple) else answer
+    if not isinstance(result, Symbol):  # The result does not depend on the operands.
+        result = symbols[0].like(result, result.dtype)
+    return (result.astype(np.uint8) if result.dtype == BOOLEAN else result).value, trace.references
 
 
 def address_of(reference: Any) -> int:
-    """Where an array, or the code of a compiled loop, lies."""
+    """Return the address of an array, or of a compiled loop's code."""
     if isinstance(reference, np.ndarray):
         return int(reference.ctypes.data)
     loop, kinds = reference
@@ -190,12 +190,12 @@ def symbol_in(*operands: Any) -> Symbol | None:
 
 
 def as_array(x: Any) -> Any:
-    """What `np.asarray` gives, but for symbols."""
+    """Convert to an array; a symbol stays."""
     return x if isinstance(x, Symbol) else np.asarray(x)
 
 
 def flat(x: Any) -> Any:
-    """All elements, one behind the other."""
+    """Return all elements along one axis."""
     return x if isinstance(x, Symbol) else np.ascontiguousarray(x).reshape(-1)
 
 
@@ -212,7 +212,7 @@ def look_up(table: np.ndarray, index: Any) -> Any:
     return table[index]
 
 
-# -- what symbols have of NumPy --------------------------------------------------------------------
+# -- NumPy functions of symbols --------------------------------------------------------------------
 
 
 def _bits(dtype: np.dtype[Any]) -> int:

@@ -16,8 +16,8 @@ LANES = 16
 I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
-# Instructions that LLVM does not find by itself: a feature of the processor, their function, and
-# how many of them a vector takes.
+# Instructions that LLVM does not select by itself: the processor feature, the intrinsic, and the
+# number of instructions for one vector.
 PAIRS = (("avx512bw", "llvm.x86.avx512.pmaddw.d.512", 1), ("avx2", "llvm.x86.avx2.pmadd.wd", 2))
 
 TO_ZERO = 8 | 3  # rounding of one instruction of AVX-512
@@ -25,14 +25,17 @@ TO_ZERO = 8 | 3  # rounding of one instruction of AVX-512
 Value = Any  # of LLVM IR; llvmlite has no types
 
 
-# Types and constants are kept: each prints its text once, which takes as long as the rest of them.
+# Types and constants are cached, because printing their text takes half the time of emission.
 @cache
 def vector(element: ir.Type, lanes: int = LANES) -> ir.VectorType:
     return ir.VectorType(element, lanes)
 
 
 def constant(element: ir.Type, numbers: Any) -> Value:
-    """The vector of some numbers, or of one number in all lanes; no -0.0, which equals 0.0."""
+    """Make a constant vector from a number for each lane, or one for all. -0.0 is not allowed.
+
+    The cache could not tell -0.0 from 0.0.
+    """
     whole = isinstance(numbers, (list, tuple))
     return _constant(element, tuple(numbers) if whole else (numbers,) * LANES)
 
@@ -53,7 +56,7 @@ def _count(number: int) -> Value:
 
 
 def has(feature: str) -> bool:
-    """Does the processor have it?"""
+    """Return whether the processor has a feature."""
     return f"+{feature}" in machine.features().split(",")
 
 
@@ -67,13 +70,13 @@ class Emitter:
         return _count(number)
 
     def room(self, kind: ir.Type, count: int) -> Value:
-        """The address of memory for so many values, made once where the function begins."""
+        """Allocate memory for `count` values at the function's entry, and return its address."""
         with self.builder.goto_entry_block():
             place = self.builder.alloca(kind, count)
             return self.builder.ptrtoint(place, I64)
 
-    def differs(self, one: Value, number: int) -> Value:
-        return self.builder.icmp_signed("!=", one, ir.Constant(one.type, number))
+    def differs(self, value: Value, number: int) -> Value:
+        return self.builder.icmp_signed("!=", value, ir.Constant(value.type, number))
 
     def at(self, base: Value, index: Value, size: int = 4) -> Value:
         """The address of an element of `size` bytes."""
@@ -92,29 +95,29 @@ class Emitter:
         return self.builder.shuffle_vector(value, other, constant(I32, lanes))
 
     def joined(self, fours: list[Value]) -> Value:
-        """Vectors of 4 as one of 16."""
+        """Join four vectors of 4 lanes to one of 16."""
         eight = list(range(8))
         low, high = (self.shuffle(fours[i], eight, fours[i + 1]) for i in (0, 2))
         return self.shuffle(low, list(range(LANES)), high)
 
     def splat(self, value: Value) -> Value:
-        """A scalar in all lanes."""
-        whole = _undefined(vector(value.type))
-        return self.shuffle(self.builder.insert_element(whole, value, I32(0)), [0] * LANES)
+        """Broadcast a scalar to all lanes."""
+        empty = _undefined(vector(value.type))
+        return self.shuffle(self.builder.insert_element(empty, value, I32(0)), [0] * LANES)
 
     def halves(self, value: Value) -> Value:
-        """Lanes of 32 bits as twice as many of 16."""
+        """View lanes of 32 bits as pairs of 16-bit lanes."""
         return self.builder.bitcast(value, vector(I16, 2 * LANES))
 
     def whole_lanes(self, halves: Value) -> Value:
         return self.builder.bitcast(halves, vector(I32))
 
-    def larger(self, one: Value, other: Value) -> Value:
+    def larger(self, a: Value, b: Value) -> Value:
         """The larger of two integers."""
-        return self.builder.select(self.builder.icmp_signed(">", one, other), one, other)
+        return self.builder.select(self.builder.icmp_signed(">", a, b), a, b)
 
-    def lower_unsigned(self, one: Value, other: Value) -> Value:
-        return self.builder.select(self.builder.icmp_unsigned("<", one, other), one, other)
+    def lower_unsigned(self, a: Value, b: Value) -> Value:
+        return self.builder.select(self.builder.icmp_unsigned("<", a, b), a, b)
 
     def masked(self, value: Value, mask: int) -> Value:
         return self.builder.and_(value, constant(value.type.element, mask))
@@ -128,7 +131,7 @@ class Emitter:
         return self.builder.bitcast(bits, vector(F32 if element == I32 else F64, count))
 
     def size_of(self, value: Value) -> Value:
-        """The absolute value of int32 lanes."""
+        """Return the absolute values of int32 lanes."""
         negative = self.builder.icmp_signed("<", value, constant(I32, 0))
         return self.builder.select(negative, self.builder.neg(value), value)
 
@@ -165,7 +168,7 @@ class Emitter:
         return builder.add(low, high)
 
     def _by_parts(self, name: str, parts: int, a: Value, b: Value) -> Value:
-        """A function of pairs of int16, applied to each part of two vectors."""
+        """Apply an intrinsic of int16 pairs to each of `parts` equal parts of two vectors, and join."""
         count = 2 * LANES // parts
         kind = ir.FunctionType(vector(I32, count // 2), [vector(I16, count)] * 2)
         function = arrays.declared(self.builder, kind, name)
@@ -194,6 +197,6 @@ class Emitter:
             yield loop.index.value
 
     def any(self, lanes: Value) -> Value:
-        """Is one of the bits (i1 lanes) set?"""
+        """Return whether any of the i1 lanes is set."""
         bits = self.builder.bitcast(lanes, ir.IntType(LANES))
         return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))

@@ -1,4 +1,4 @@
-"""PTX that other compilers wrote, run and checked on the CPU."""
+"""Load PTX from any compiler, and run and check its kernels on the CPU."""
 
 from tensorcore_dsl.ptx.cuda_kernels import from_cuda
 from tensorcore_dsl.ptx.module import Module, PtxKernel, load

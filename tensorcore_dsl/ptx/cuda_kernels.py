@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++, run in emulation: NVRTC compiles them to PTX without a GPU."""
+"""Run CUDA C++ kernels in emulation: NVRTC compiles them to PTX without a GPU."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def from_cuda(
     include: Sequence[str | Path] = (),
     options: Sequence[str] = (),
 ) -> Module:
-    """Kernels in CUDA C++, for the CPU.
+    """Compile CUDA C++ to PTX and load its kernels for the CPU.
 
-    NVRTC (`pip install cuda-bindings nvidia-cuda-nvrtc`) compiles them. The headers of CUDA and CCCL come
-    from the packages nvidia-cuda-runtime and nvidia-cuda-cccl.
+    NVRTC (`pip install cuda-bindings nvidia-cuda-nvrtc`) compiles the source. The headers of CUDA and
+    CCCL come from the packages nvidia-cuda-runtime and nvidia-cuda-cccl.
 
     Parameters
     ----------
     source : str or Path
         The text of CUDA C++, or the path of a file with it. Kernels that are `extern "C"` keep their names.
     arch : str
-        The architecture that it is compiled for, and whose bits it gives.
+        The architecture to compile for and to emulate.
     include : sequence of str or Path
         Further directories with headers.
     options : sequence of str
@@ -38,7 +38,7 @@ def from_cuda(
     Returns
     -------
     Module
-        As `load` gives it; errors, races and reports name the lines of CUDA.
+        The kernels by name. Errors, races and reports name the lines of the CUDA source.
 
     Raises
     ------
@@ -58,19 +58,19 @@ def from_cuda(
 
 
 def ptx_of(text: str, name: str, arch: str, include: Sequence[str | Path], options: Sequence[str]) -> str:
-    """PTX of CUDA C++; ArgumentError with the messages of NVRTC if it refuses the text."""
+    """Compile CUDA C++ to PTX; ArgumentError with NVRTC's messages if it refuses the text."""
     nvrtc: Any = import_module("cuda.bindings.nvrtc")  # cuda.core compiles only where there is a driver
-    found = import_module("cuda.pathfinder").find_nvidia_header_directory
-    folders = [*include, *filter(None, map(found, ("cudart", "cccl")))]
+    header_directory = import_module("cuda.pathfinder").find_nvidia_header_directory
+    folders = [*include, *filter(None, map(header_directory, ("cudart", "cccl")))]
     flags = [f"-arch={arch}", *(f"-I{folder}" for folder in folders), *options]
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], [])
     (failed,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
-    what = "ProgramLog" if failed else "PTX"
-    _, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
-    made = b" " * size
-    getattr(nvrtc, f"nvrtcGet{what}")(program, made)
+    kind = "ProgramLog" if failed else "PTX"
+    _, size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
+    output = b" " * size
+    getattr(nvrtc, f"nvrtcGet{kind}")(program, output)
     nvrtc.nvrtcDestroyProgram(program)
-    result: str = made.rstrip(b"\0").decode(errors="replace") + "\n"
+    result: str = output.rstrip(b"\0").decode(errors="replace") + "\n"
     if failed:
         raise ArgumentError(f"NVRTC refuses {name}:\n{result}")
     return result

@@ -1,6 +1,7 @@
-"""Kernels of PTX without calls: the functions of the file in the places where they are called.
+"""Inline the device functions that a PTX kernel calls.
 
-Parameters of functions become registers where all accesses have the same parts, else local memory.
+A function parameter becomes registers if its accesses never overlap partly. Otherwise it becomes
+a variable in local memory.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ _INSTEAD = {
 
 
 def inlined(kernel: Function, text: Text) -> Function:
-    """A kernel with the bodies of the functions that it calls."""
+    """Return the kernel with every called function inlined."""
     calls = (isinstance(s, Statement) and head(s) == CALL for s in kernel.body)
     if not any(calls) and not any(v.space == "param" for v in kernel.variables):
         return kernel
     inliner = _Inliner(kernel, text)
     inliner.append(kernel, {}, (kernel.name,), "")
-    return _without_parameters(inliner.whole)
+    return _without_parameters(inliner.kernel)
 
 
 def head(s: Statement) -> str:
-    """The opcode without modifiers."""
+    """Return the opcode without its modifiers."""
     return s.opcode.split(".", 1)[0]
 
 
 def jump(target: str, s: Statement, guard: tuple[str, bool] | None) -> Statement:
-    """A jump in the place of a statement."""
+    """Return a branch to `target` at the source line of `s`."""
     return Statement(BRANCH, (("name", target),), guard, s.loc)
 
 
@@ -51,29 +52,34 @@ class _Inliner:
     def __init__(self, kernel: Function, text: Text) -> None:
         self.text = text
         self.numbers = count()
-        self.whole = replace(
+        self.kernel = replace(
             kernel, registers=dict(kernel.registers), variables=list(kernel.variables), body=[]
         )
 
     def refuse(self, s: Statement, text: str) -> NoReturn:
         raise UnsupportedSyntax(f"{s.opcode}: {text}", s.loc)
 
-    def append(self, function: Function, other: dict[str, str], active: tuple[str, ...], end: str) -> None:
-        """The body of a function with other names. active: who calls whom; end: where `ret` leads."""
+    def append(
+        self, function: Function, new_names: dict[str, str], active: tuple[str, ...], end: str
+    ) -> None:
+        """Append a function's body under new names.
+
+        `active` holds the functions that are being inlined. `end` is the label that replaces `ret`.
+        """
         for node in function.body:
-            own = with_names(node, other)
-            if isinstance(own, Statement) and head(own) == CALL:
-                self.call(own, active)
-            elif isinstance(own, Statement) and head(own) == RETURN and end:
-                self.whole.body.append(jump(end, own, own.guard))
+            copy = with_names(node, new_names)
+            if isinstance(copy, Statement) and head(copy) == CALL:
+                self.call(copy, active)
+            elif isinstance(copy, Statement) and head(copy) == RETURN and end:
+                self.kernel.body.append(jump(end, copy, copy.guard))
             else:
-                self.whole.body.append(own)
+                self.kernel.body.append(copy)
 
     def call(self, s: Statement, active: tuple[str, ...]) -> None:
-        parts = list(s.operands)
-        results: tuple[Item, ...] = parts.pop(0)[1:] if parts[0][0] == "list" else ()
-        name = parts.pop(0)[1]
-        arguments: tuple[Item, ...] = parts.pop(0)[1:] if parts and parts[0][0] == "list" else ()
+        operands = list(s.operands)
+        results: tuple[Item, ...] = operands.pop(0)[1:] if operands[0][0] == "list" else ()
+        name = operands.pop(0)[1]
+        arguments: tuple[Item, ...] = operands.pop(0)[1:] if operands and operands[0][0] == "list" else ()
         function = self.text.functions.get(name)
         if function is None:
             self.refuse(s, f"{name} is no function of the file; calls through pointers are not supported")
@@ -81,15 +87,15 @@ class _Inliner:
             self.refuse(s, f"{name} calls itself; recursion is not supported, write a loop")
         number = next(self.numbers)
         if s.guard is not None:
-            self.whole.body.append(jump(f"{number} behind", s, negated(s.guard)))
+            self.kernel.body.append(jump(f"{number} behind", s, negated(s.guard)))
         if not function.declared:
             self.insert(s, function, results, arguments, active, number)
         elif name in SYSTEM_CALLS:
-            self.whole.body.append(Statement(f"{CALL}.{name}", (*results, *arguments), None, s.loc))
+            self.kernel.body.append(Statement(f"{CALL}.{name}", (*results, *arguments), None, s.loc))
         else:
             reason = _INSTEAD.get(name, f"only {' and '.join(SYSTEM_CALLS)} of the system are there")
             self.refuse(s, f"{name} has no body in this file: {reason}")
-        self.whole.body.append(Label(f"{number} behind", s.loc))
+        self.kernel.body.append(Label(f"{number} behind", s.loc))
 
     def insert(
         self,
@@ -100,17 +106,17 @@ class _Inliner:
         active: tuple[str, ...],
         number: int,
     ) -> None:
-        """The body of a function in the place of a call."""
-        other = {name: f"{name}@{number}" for name in function.registers}
-        other |= {node.name: f"{node.name}@{number}" for node in function.body if isinstance(node, Label)}
+        """Append a function's body in place of the call `s`, with moves for arguments and results."""
+        new_names = {name: f"{name}@{number}" for name in function.registers}
+        new_names |= {node.name: f"{node.name}@{number}" for node in function.body if isinstance(node, Label)}
         for variable in function.variables:
-            name = f"{function.name}.{variable.name}"  # once for all calls
+            name = f"{function.name}.{variable.name}"  # All calls share a shared or global variable.
             if variable.space in ("local", "param"):
                 name = f"{variable.name}@{number}"
-            other[variable.name] = name
-            if all(known.name != name for known in self.whole.variables):
-                self.whole.variables.append(replace(variable, name=name))
-        self.whole.registers |= {other[name]: kind for name, kind in function.registers.items()}
+            new_names[variable.name] = name
+            if all(known.name != name for known in self.kernel.variables):
+                self.kernel.variables.append(replace(variable, name=name))
+        self.kernel.registers |= {new_names[name]: kind for name, kind in function.registers.items()}
         behind: list[Statement | Label] = []
         for formals, actuals, back in (
             (function.params, arguments, False),
@@ -120,17 +126,17 @@ class _Inliner:
                 self.refuse(s, f"{function.name} has {len(formals)} of these, {len(actuals)} were given")
             for formal, actual in zip(formals, actuals, strict=True):
                 if formal.space == "param" and actual[0] == "name":
-                    other[formal.name] = actual[1]
+                    new_names[formal.name] = actual[1]
                     continue
-                register = other[formal.name] = f"{formal.name}@{number}"
-                self.whole.registers[register] = formal.type
-                own: Item = ("name", register)
-                into = behind if back else self.whole.body
-                operands = (actual, own) if back else (own, actual)
+                register = new_names[formal.name] = f"{formal.name}@{number}"
+                self.kernel.registers[register] = formal.type
+                formal_item: Item = ("name", register)
+                into = behind if back else self.kernel.body
+                operands = (actual, formal_item) if back else (formal_item, actual)
                 into.append(Statement(names.move(_bits(formal.type)), operands, None, s.loc))
         end = f"{number} end"
-        self.append(function, other, (*active, function.name), end)
-        self.whole.body += [Label(end, s.loc), *behind]
+        self.append(function, new_names, (*active, function.name), end)
+        self.kernel.body += [Label(end, s.loc), *behind]
 
 
 def _bits(kind: str) -> str:
@@ -141,70 +147,80 @@ def _bits(kind: str) -> str:
 
 
 def _without_parameters(function: Function) -> Function:
-    """Parameters of functions as registers, or in local memory."""
-    own = {v.name: v for v in function.variables if v.space == "param"}
-    parts: dict[str, set[tuple[int, int]]] = {name: set() for name in own}
+    """Replace function parameters by registers or by local memory."""
+    parameters = {v.name: v for v in function.variables if v.space == "param"}
+    accesses: dict[str, set[tuple[int, int]]] = {name: set() for name in parameters}
     in_memory = set[str]()
     for s in function.body:
         if not isinstance(s, Statement):
             continue
-        name, elements = _parameter(s, own)
+        name, elements = _parameter(s, parameters)
         if name:
-            parts[name] |= {(offset, bits) for offset, bits, _ in elements}
+            accesses[name] |= {(offset, bits) for offset, bits, _ in elements}
         elif head(s) != CALL:
-            in_memory |= own.keys() & set(_names(s.operands))
-    in_memory |= {name for name, some in parts.items() if _overlap(some)}
+            in_memory |= parameters.keys() & set(_names(s.operands))
+    in_memory |= {name for name, some in accesses.items() if _overlap(some)}
     registers = dict(function.registers)
     body: list[Statement | Label] = []
     for s in function.body:
         if isinstance(s, Label):
             body.append(s)
             continue
-        name, elements = _parameter(s, own)
+        name, elements = _parameter(s, parameters)
         if name and name not in in_memory:
             for offset, bits, item in elements:
-                part = f"{name}+{offset}"
-                registers[part] = f"b{bits}"
-                both = (item, ("name", part)) if reading.loads_parameter(s.opcode) else (("name", part), item)
-                body.append(replace(s, opcode=names.move(f"b{bits}"), operands=both))
+                register = f"{name}+{offset}"
+                registers[register] = f"b{bits}"
+                operands = (
+                    (item, ("name", register))
+                    if reading.loads_parameter(s.opcode)
+                    else (("name", register), item)
+                )
+                body.append(replace(s, opcode=names.move(f"b{bits}"), operands=operands))
         elif name:
             body.append(replace(s, opcode=reading.in_local_memory(s.opcode)))
         elif head(s) == CALL:  # of the system
-            given = {each: f"{each}+0" for each in own}
+            register_names = {parameter: f"{parameter}+0" for parameter in parameters}
             registers.update(
-                {f"{each}+0": f"b{v.size * 8}" for each, v in own.items() if each in _names(s.operands)}
+                {
+                    f"{parameter}+0": f"b{v.size * 8}"
+                    for parameter, v in parameters.items()
+                    if parameter in _names(s.operands)
+                }
             )
-            body.append(with_names(s, given))
+            body.append(with_names(s, register_names))
         else:
             body.append(s)
-    kept = [
+    variables = [
         replace(v, space="local") if v.name in in_memory else v
         for v in function.variables
         if v.space != "param" or v.name in in_memory
     ]
-    return replace(function, registers=registers, variables=kept, body=body)
+    return replace(function, registers=registers, variables=variables, body=body)
 
 
-def _parameter(s: Statement, own: dict[str, Variable]) -> tuple[str, list[tuple[int, int, Item]]]:
-    """The parameter of a function that a statement loads or stores: offset, bits and operand of each
-    element; "" for any other statement."""
+def _parameter(s: Statement, parameters: dict[str, Variable]) -> tuple[str, list[tuple[int, int, Item]]]:
+    """Return the function parameter that a statement accesses, and (offset, bits, operand) of each element.
+
+    The name is "" if the statement accesses none of `parameters`.
+    """
     if not reading.accesses_parameter(s.opcode):
         return "", []
     loads = reading.loads_parameter(s.opcode)
     address, value = s.operands[::-1] if loads else s.operands
     place = address[1]
     base, first = (place[1], int(place[2])) if place[0] == "sum" else (place, 0)
-    if base[1] not in own:
+    if base[1] not in parameters:
         return "", []
     bits = dtypes.named(s.opcode.rpartition(".")[2]).bits
     items = value[1:] if value[0] == "group" else (value,)
     return base[1], [(first + i * bits // 8, bits, item) for i, item in enumerate(items)]
 
 
-def _overlap(parts: set[tuple[int, int]]) -> bool:
-    """Is an element a part of another one, or too narrow for a register?"""
+def _overlap(accesses: set[tuple[int, int]]) -> bool:
+    """Return whether two accesses overlap partly, or one is too narrow for a register."""
     ends = 0
-    for offset, bits in sorted(parts):
+    for offset, bits in sorted(accesses):
         if offset < ends or bits < dtypes.named("b16").bits:
             return True
         ends = offset + bits // 8
@@ -212,10 +228,10 @@ def _overlap(parts: set[tuple[int, int]]) -> bool:
 
 
 def _names(item: Item) -> Iterator[str]:
-    """All names in the tree of an operand."""
+    """Yield all names in an operand's tree."""
     if item and item[0] == "name":
         yield item[1]
     else:
-        for part in item:
-            if isinstance(part, tuple):
-                yield from _names(part)
+        for child in item:
+            if isinstance(child, tuple):
+                yield from _names(child)

@@ -1,4 +1,4 @@
-"""Launches of kernels in PTX that a file in TOML describes, for `tensorcore-dsl check`."""
+"""Run the PTX launches that a TOML file describes, for `tensorcore-dsl check`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ _FILLS: dict[str, Callable[[Any], np.ndarray]] = {
 
 
 def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
-    """Run the launches of a file in TOML, in their order.
+    """Run the launches of the TOML file `path` in order.
 
-    Each `[[launch]]` has `kernel`, `grid`, `block`, `arguments`, and may have `shared` and `cluster`. An
-    argument is a number, a table of an array (`dtype`, `shape`, and `fill`: "zeros", "range", "random" or a
-    number; `file`: of NumPy instead), which has a `box` and a `swizzle` where it is a tensor map, or a
-    table of the fields of a struct by their offsets. Arrays with the same `name` are one.
+    Each `[[launch]]` has `kernel`, `grid`, `block` and `arguments`. `shared` (bytes) and `cluster` are
+    optional. An argument is one of:
+
+    - a number;
+    - an array: a table with `dtype`, `shape` and `fill` ("zeros", "range", "random" or a number), or with
+      the `file` of a NumPy array;
+    - a tensor map: the table of an array with `box` and `swizzle`;
+    - a struct: a table with each field at its offset in bytes.
+
+    Tables with the same `name` denote one array.
     """
     try:
         described = import_module("tomllib").loads(Path(path).read_text(encoding="utf-8"))
@@ -53,29 +59,29 @@ def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
         run(*(_argument(x, arrays, where) for x in launch.get("arguments", ())))
 
 
-def _sizes(given: Any) -> Any:
-    return tuple(given) if isinstance(given, list) else given
+def _sizes(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _argument(given: Any, arrays: dict[str, Any], where: str) -> Any:
-    if not isinstance(given, dict):
-        return given
-    if all(key.isdigit() for key in given):
-        return {int(key): _argument(field, arrays, where) for key, field in given.items()}
+def _argument(value: Any, arrays: dict[str, Any], where: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if all(key.isdigit() for key in value):
+        return {int(key): _argument(field, arrays, where) for key, field in value.items()}
     array = (
-        arrays.setdefault(given["name"], _array(given, where)) if "name" in given else _array(given, where)
+        arrays.setdefault(value["name"], _array(value, where)) if "name" in value else _array(value, where)
     )
-    return tensor_map(array, given["box"], given.get("swizzle", 0)) if "box" in given else array
+    return tensor_map(array, value["box"], value.get("swizzle", 0)) if "box" in value else array
 
 
-def _array(given: dict[str, Any], where: str) -> np.ndarray:
-    if "file" in given:
-        return np.asarray(np.load(given["file"]))
+def _array(table: dict[str, Any], where: str) -> np.ndarray:
+    if "file" in table:
+        return np.asarray(np.load(table["file"]))
     known = {"dtype", "shape", "fill", "name", "box", "swizzle"}
-    if not {"dtype", "shape"} <= given.keys() <= known:
+    if not {"dtype", "shape"} <= table.keys() <= known:
         raise ArgumentError(f"{where}: an array has dtype and shape, and may have {', '.join(sorted(known))}")
-    fill = given.get("fill", "zeros")
+    fill = table.get("fill", "zeros")
     if isinstance(fill, str) and fill not in _FILLS:
         raise ArgumentError(f"{where}: fill is {fill!r}; allowed are a number and {', '.join(_FILLS)}")
-    values = _FILLS[fill](given["shape"]) if isinstance(fill, str) else np.full(given["shape"], fill)
-    return np.asarray(values).astype(named(given["dtype"]).numpy)
+    values = _FILLS[fill](table["shape"]) if isinstance(fill, str) else np.full(table["shape"], fill)
+    return np.asarray(values).astype(named(table["dtype"]).numpy)

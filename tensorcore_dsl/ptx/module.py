@@ -1,4 +1,4 @@
-"""Kernels of a file of PTX, to be run in emulation."""
+"""PTX modules: load a file of PTX and run its kernels in emulation."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, 
 
 @public
 def load(source: str | Path) -> Module:
-    """Kernels in PTX, of any compiler, to run and check them on the CPU.
+    """Load PTX from any compiler, to run and check its kernels on the CPU.
 
     Parameters
     ----------
     source : str or Path
-        The text of PTX, or the path of a file with it.
+        The PTX text, or the path of its file.
 
     Returns
     -------
     Module
-        Its kernels by name, as attributes and items.
+        The kernels by name, as attributes and items.
 
     Raises
     ------
     UnsupportedSyntax
-        What is not read: calls of functions, variables of other spaces than shared memory, initial
-        values, parameters that are arrays; with the line in the source that `.loc` names.
+        The PTX uses an unsupported feature, such as a call through a pointer or recursion. The error
+        names the source line of the last `.loc`. Kernels are read at their first use.
     UnknownInstruction
-        An instruction that the table lacks.
+        The table lacks an instruction.
 
     Examples
     --------
@@ -83,16 +83,16 @@ def linked(texts: Sequence[str]) -> Module:
 
 
 class Module:
-    """Kernels of a file of PTX, by name.
+    """The kernels of one PTX file, by name.
 
     Attributes
     ----------
     version : str
-        Of PTX.
+        The PTX version of `.version`.
     target : str
-        The architecture that it was written for.
+        The architecture of `.target`.
     ptx : str
-        The text.
+        The PTX text.
     """
 
     def __init__(self, text: syntax.Text, ptx: str) -> None:
@@ -122,7 +122,10 @@ class Module:
         return iter(self._functions)
 
     def overview(self) -> Iterator[tuple[str, bool]]:
-        """A line for each kernel: what it holds, or why it is not read; and whether it is read."""
+        """Yield a line for each kernel, and whether it could be read.
+
+        The line states parameters, instructions and memory, or the error of a kernel that cannot be read.
+        """
         for name, function in self._functions.items():
             try:
                 kernel = self[name]
@@ -141,17 +144,17 @@ class Module:
             yield f"{name}: {', '.join(facts)}", True
 
     def memory(self, name: str) -> np.ndarray:
-        """The bytes of a variable in global or constant memory, which launches share.
+        """Return the bytes of a variable in global or constant memory, which all launches share.
 
         Parameters
         ----------
         name : str
-            Of the variable.
+            The variable's name.
 
         Returns
         -------
         ndarray
-            Of uint8; `.view()` gives other types.
+            The bytes as uint8. `.view()` gives other types.
         """
         if name not in self._variables:
             raise ArgumentError(f"no variable is called {name!r}; there are {', '.join(self._variables)}")
@@ -167,19 +170,19 @@ class PtxKernel:
     Attributes
     ----------
     name : str
-        As in PTX.
+        The name in PTX.
     ir : Kernel
-        Its instructions.
+        The kernel as IR.
     arch : str
-        The architecture whose bits it gives.
+        The architecture that is emulated.
     declared : sequence of Variable
         The parameters.
     module : Module
-        The file that it is in.
+        The module that contains the kernel.
     local_bytes : int
-        Of each thread in local memory.
+        Bytes of local memory for each thread.
     checks : bool
-        All of them, those of races included; else those of bounds alone.
+        Whether races and all other errors are checked; otherwise only bounds are.
     """
 
     name: str
@@ -192,7 +195,7 @@ class PtxKernel:
 
     @property
     def program(self) -> Program:
-        """What all emulators of the kernel share, with the loops that they have compiled."""
+        """The flat program with its compiled loops. All emulators of the kernel share it."""
         programs = self.module._programs
         if self.name not in programs:
             programs[self.name] = compile_program(self.ir)
@@ -200,19 +203,19 @@ class PtxKernel:
 
     @public
     def emulator(self, arch: str | None = None, *, checks: bool = True) -> PtxKernel:
-        """The kernel for another architecture, or with fewer checks.
+        """Return the kernel for another architecture, or with fewer checks.
 
         Parameters
         ----------
         arch : str, optional
-            "sm_90a" and others; None: the target of the file.
+            Such as "sm_90a". The default is the target of the file.
         checks : bool
-            All checks, those of races included; else those of bounds alone.
+            Whether to check for races and all other errors. False checks only bounds.
 
         Returns
         -------
         PtxKernel
-            To be launched.
+            The kernel to launch.
         """
         return replace(self, arch=arch or self.arch, checks=checks)
 
@@ -225,21 +228,21 @@ class PtxKernel:
     def configured(
         self, grid: Dims, block: Dims, *, shared_bytes: int = 0, cluster: Dims | None = None
     ) -> Callable[..., Report]:
-        """A launch that `kernel[...]` has no words for.
+        """Return a launch with dynamic shared memory or with clusters.
 
         Parameters
         ----------
         grid, block : int or tuple of int
             CTAs of the grid, and threads of a CTA.
         shared_bytes : int
-            Of dynamic shared memory.
+            Bytes of dynamic shared memory.
         cluster : int or tuple of int, optional
             CTAs of a cluster.
 
         Returns
         -------
         callable
-            Takes the arguments.
+            A function that takes the kernel's arguments and runs it.
         """
         config, _ = configured(grid, block, shared_bytes=shared_bytes, cluster=cluster)
         return partial(self._run, config)
@@ -251,21 +254,27 @@ class PtxKernel:
             raise ArgumentError(
                 f"{self.name} takes {len(self.declared)} arguments, {len(arguments)} were given"
             )
-        given: dict[str, Any] = {}
-        for param, x in zip(self.declared, arguments, strict=True):
-            given |= self._parts(param, x) if param.array else {param.name: x}
+        values_by_name: dict[str, Any] = {}
+        for param, argument in zip(self.declared, arguments, strict=True):
+            values_by_name |= self._parts(param, argument) if param.array else {param.name: argument}
         if self.local_bytes:
             threads = prod(config.grid) * prod(config.block)
-            given[LOCAL] = np.zeros(threads * self.local_bytes, np.uint8)
+            values_by_name[LOCAL] = np.zeros(threads * self.local_bytes, np.uint8)
         names = [param.name for param in self.ir.params]
-        missing = [name for name in names if name not in given and name not in self.module._variables]
+        missing = [
+            name for name in names if name not in values_by_name and name not in self.module._variables
+        ]
         if missing:
             raise ArgumentError(f"{self.name} reads {', '.join(missing)}, of which no value was given")
-        found = [given[name] if name in given else self.module.memory(name) for name in names]
-        with on_host([x.array if isinstance(x, TensorMap) else x for x in found]) as arrays:
+        argument_values = [
+            values_by_name[name] if name in values_by_name else self.module.memory(name) for name in names
+        ]
+        with on_host(
+            [argument.array if isinstance(argument, TensorMap) else argument for argument in argument_values]
+        ) as arrays:
             values = [
-                _value(x, param.value.type.dtype, param.name)
-                for x, param in zip(on_arrays(found, arrays), self.ir.params, strict=True)
+                _value(argument, param.value.type.dtype, param.name)
+                for argument, param in zip(on_arrays(argument_values, arrays), self.ir.params, strict=True)
             ]
             values[:0] = [GlobalPointer(x, f"allocation {i}") for i, x in enumerate(memory)]
             session = current_session()
@@ -287,14 +296,14 @@ class PtxKernel:
             return session.run(self.name, launch) if session else launch()
 
     def _parts(self, param: syntax.Variable, x: Any) -> dict[str, Any]:
-        """The parts of a parameter that is an array of bytes, by their names in the IR."""
+        """Return the values of a parameter that is an array of bytes, by their names in the IR."""
         if isinstance(x, TensorMap):
             return {in_memory(param.name): x}
         return _fields(param, x)
 
 
 def _fields(param: syntax.Variable, x: Any) -> dict[str, Any]:
-    """The fields of a struct, by their names in the IR."""
+    """Return the fields of a struct argument, by their names in the IR."""
     if not isinstance(x, dict) or not all(isinstance(offset, int) for offset in x):
         raise ArgumentError(
             f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass a dict with the "
@@ -304,7 +313,7 @@ def _fields(param: syntax.Variable, x: Any) -> dict[str, Any]:
 
 
 def _initial(variable: syntax.Variable) -> np.ndarray:
-    """The bytes of a variable when its module is loaded."""
+    """Return the initial bytes of a variable."""
     width = max(named(variable.type).bits // 8, 1)
     numbers = []
     for item in variable.initial:
@@ -318,7 +327,7 @@ def _initial(variable: syntax.Variable) -> np.ndarray:
 
 
 def _value(x: Any, dtype: DType, name: str) -> Any:
-    """An argument as the emulator takes it."""
+    """Convert an argument to the emulator's form."""
     if isinstance(x, TensorMap):
         return x.argument(x.array, name)
     if isinstance(x, np.ndarray):

@@ -1,4 +1,4 @@
-"""Kernels of Numba's `@cuda.jit`, run in emulation: Numba compiles them to PTX without a GPU."""
+"""Run Numba's `@cuda.jit` kernels in emulation: Numba compiles them to PTX without a GPU."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, config
 
 @public
 def from_numba(kernel: Any, arch: str = "sm_90a") -> NumbaKernel:
-    """A kernel of Numba's `@cuda.jit`, or a function that could be one, for the CPU.
+    """Make a kernel for the CPU from Numba's `@cuda.jit`, or from a function without the decorator.
 
     Parameters
     ----------
     kernel : CUDADispatcher or function
-        `@cuda.jit` may have `fastmath=True`; its signatures are not used.
+        `@cuda.jit` may have `fastmath=True`. Its signatures are ignored.
     arch : str
-        The architecture that it is compiled for, and whose bits it gives.
+        The architecture to compile for and to emulate.
 
     Returns
     -------
     NumbaKernel
-        `kernel[grid, block](*arguments)` takes NumPy's arrays, numbers and tuples, as Numba does.
+        `kernel[grid, block](*arguments)` takes NumPy arrays, numbers and tuples, like Numba.
 
     Raises
     ------
     ArgumentError
-        What is no function.
+        `kernel` is not a function.
 
     Examples
     --------
@@ -66,13 +66,13 @@ class NumbaKernel:
     Attributes
     ----------
     function : function
-        The kernel's own.
+        The Python function.
     arch : str
-        The architecture that it is compiled for.
+        The architecture to compile for and to emulate.
     fastmath : bool
-        As for `@cuda.jit`.
+        The option of `@cuda.jit`.
     checks : bool
-        All of them, those of races included; else those of bounds alone.
+        Whether races and all other errors are checked; otherwise only bounds are.
     """
 
     function: Callable[..., Any]
@@ -83,17 +83,17 @@ class NumbaKernel:
 
     @public
     def emulator(self, *, checks: bool = True) -> NumbaKernel:
-        """The kernel with fewer checks.
+        """Return the kernel with other checks.
 
         Parameters
         ----------
         checks : bool
-            All checks, those of races included; else those of bounds alone.
+            Whether to check for races and all other errors. False checks only bounds.
 
         Returns
         -------
         NumbaKernel
-            To be launched.
+            The kernel to launch.
         """
         return replace(self, checks=checks)
 
@@ -103,27 +103,27 @@ class NumbaKernel:
         return partial(self._run, config)
 
     def _run(self, config: LaunchConfig, *arguments: Any) -> Report:
-        with on_host([part for x in arguments for part in _flat(x)]) as flat:
-            parts = iter(flat)
-            given = [_rebuilt(x, parts) for x in arguments]
-            kernel = self.compiled(*given).emulator(checks=self.checks)
+        with on_host([leaf for x in arguments for leaf in _flat(x)]) as flat:
+            leaves = iter(flat)
+            on_cpu = [_rebuilt(x, leaves) for x in arguments]
+            kernel = self.compiled(*on_cpu).emulator(checks=self.checks)
             values = [value for x in flat for value in _values(x)]
             return kernel[config.grid, config.block, None, config.shared_bytes](*values)
 
     @public
     def compiled(self, *arguments: Any) -> PtxKernel:
-        """The kernel in PTX, for the types of some arguments.
+        """Return the kernel in PTX, compiled for the types of the arguments.
 
         Parameters
         ----------
         *arguments : array or number
-            As for a launch.
+            The arguments of a launch.
 
         Returns
         -------
         PtxKernel
-            Its parameters are those of Numba: of an array two that are unused, its elements, the bytes
-            of one, its address, its extents and its strides in bytes.
+            The kernel with Numba's parameters. An array has two unused ones, its size in elements, the
+            item size in bytes, its address, its extents, and its strides in bytes.
         """
         from numba import typeof, void
 
@@ -133,7 +133,7 @@ class NumbaKernel:
         if types not in self._compiled:
             capability = divmod(arch_of(self.arch).number, 10)
             device = SimpleNamespace(compute_capability=capability)
-            dispatcher = import_module("numba.cuda.dispatcher")  # which compiles device functions for a GPU
+            dispatcher = import_module("numba.cuda.dispatcher")  # It asks for a device when it compiles.
             with mock.patch.object(dispatcher, "get_current_device", lambda: device):
                 text, _ = cuda.compile(  # type: ignore[attr-defined]
                     self.function,
@@ -151,7 +151,7 @@ class NumbaKernel:
 
 
 def _flat(x: Any) -> Iterator[Any]:
-    """The items of tuples, also of those in tuples."""
+    """Yield the leaves of nested tuples."""
     if isinstance(x, tuple):
         for item in x:
             yield from _flat(item)
@@ -159,13 +159,13 @@ def _flat(x: Any) -> Iterator[Any]:
         yield x
 
 
-def _rebuilt(x: Any, parts: Iterator[Any]) -> Any:
-    """A value with the next of its parts in their places."""
-    return tuple(_rebuilt(item, parts) for item in x) if isinstance(x, tuple) else next(parts)
+def _rebuilt(x: Any, leaves: Iterator[Any]) -> Any:
+    """Replace the leaves of nested tuples by the next items of `leaves`."""
+    return tuple(_rebuilt(item, leaves) for item in x) if isinstance(x, tuple) else next(leaves)
 
 
 def _values(x: Any) -> Iterator[Any]:
-    """The parameters that one argument has in PTX."""
+    """Yield the PTX parameters of one argument."""
     if isinstance(x, np.ndarray):
         yield from (0, 0, x.size, x.itemsize, x, *x.shape, *x.strides)
     elif isinstance(x, (bool, int, float, np.bool_, np.integer, np.floating)):

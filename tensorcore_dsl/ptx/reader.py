@@ -1,4 +1,4 @@
-"""Kernels in PTX as IR: registers, shared memory, instructions of the table, labels and jumps."""
+"""Translate a PTX kernel to IR: registers, memory, instructions, labels and jumps."""
 
 from __future__ import annotations
 
@@ -17,23 +17,37 @@ from tensorcore_dsl.ptx.simplify import in_memory, simplified
 from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, number_of, operands_of
 
 _LEAVES = (RETURN, "exit")
-LOCAL = "local memory"  # the name of the parameter for it
-IN_MEMORY = -1  # the offset of a parameter's address in memory
+LOCAL = "local memory"  # Name of the parameter that holds local memory.
+IN_MEMORY = -1  # Stands for the address of a parameter in `_Reader.params`; offsets are never negative.
 
 
 def kernel_of(function: Function, text: Text) -> tuple[nodes.Kernel, int]:
-    """The IR of a kernel, and the bytes that each thread has in its parameter LOCAL."""
+    """Return the IR of a kernel, and each thread's bytes in the parameter LOCAL."""
     reader = _Reader(simplified(inlined(function, text)), text)
     return reader.kernel, reader.local_bytes
 
 
 class _Reader:
-    """Reads one kernel.
+    """Translates one kernel.
 
-    declared: the parameters by name; params: their values, and those of parts of them, by name and
-    offset. values: by the name of a register. addresses: of variables in shared memory; globals and
-    locals: of those in other spaces. flying: the registers of asynchronous products, as parts of groups;
-    pending: what was written to these and not moved there yet. local_bytes: of a thread.
+    Attributes
+    ----------
+    values : dict
+        The IR value of each register, by name.
+    declared : dict
+        The parameters by name.
+    params : dict
+        The IR value of each parameter or struct field, by name and offset.
+    addresses : dict
+        Offsets of variables in shared memory.
+    globals, locals : dict
+        Address values of variables in global and constant memory, and in local memory.
+    flying : dict
+        Register group and index of each register that an asynchronous product uses.
+    pending : dict
+        Values written to registers in `flying` that `flush` has yet to move there.
+    local_bytes : int
+        Bytes of local memory for each thread.
     """
 
     local_bytes = 0
@@ -84,13 +98,13 @@ class _Reader:
         raise UnsupportedSyntax(text, loc)
 
     def value(self, kind: str, loc: Loc) -> nodes.Value:
-        """A new register of a type."""
+        """Make a register of a PTX type."""
         if kind not in dtypes.ALL:
             self.refuse(f"registers of type .{kind} are not supported", loc)
         return nodes.Value(next(self.numbers), nodes.Type(dtypes.named(kind)))
 
     def shared(self, variables: list[Variable]) -> tuple[int, int]:
-        """Place variables in shared memory; its bytes and its alignment."""
+        """Place variables in shared memory. Return its bytes and its alignment."""
         size, align = 0, 16
         for variable in sorted(variables, key=lambda v: v.external):
             if variable.space != "shared":
@@ -102,15 +116,18 @@ class _Reader:
         return size, align
 
     def local_memory(self, function: Function) -> dict[str, nodes.Value]:
-        """The addresses of the variables of this thread: they lie behind each other for each thread,
-        in an array that the launch brings along."""
-        own, size, found = [v for v in function.variables if v.space == "local"], 0, dict[str, nodes.Value]()
-        if not own:
-            return found
+        """Compute the addresses of the thread's local variables.
+
+        The launch passes one array, in which the threads have consecutive regions.
+        """
+        variables, size = [v for v in function.variables if v.space == "local"], 0
+        addresses: dict[str, nodes.Value] = {}
+        if not variables:
+            return addresses
         thread = self.thread_number(function.loc)
         base = self.globals[LOCAL] = self.value("u64", function.loc)
         offsets = {}
-        for variable in own:
+        for variable in variables:
             offsets[variable.name] = size = -(-size // variable.align) * variable.align
             size += variable.size
         self.local_bytes = -(-size // 16) * 16
@@ -118,19 +135,19 @@ class _Reader:
         scaled = nodes.Const(self.local_bytes, dtypes.u64)
         self.emit(names.multiply_add(dtypes.u64), first, thread, scaled, base)
         for name, offset in offsets.items():
-            found[name] = self.value("u64", function.loc)
-            self.emit(names.binary("add", dtypes.u64), found[name], first, nodes.Const(offset, dtypes.u64))
-        return found
+            address = addresses[name] = self.value("u64", function.loc)
+            self.emit(names.binary("add", dtypes.u64), address, first, nodes.Const(offset, dtypes.u64))
+        return addresses
 
     def thread_number(self, loc: Loc) -> nodes.Value:
-        """The number of the thread in the grid."""
+        """Compute the index of the thread in the grid."""
         number: nodes.Source = nodes.Const(0, dtypes.u32)
-        for what, extents in (("ctaid", "nctaid"), ("tid", "ntid")):
+        for indices, extents in (("ctaid", "nctaid"), ("tid", "ntid")):
             for axis in "zyx":
-                own, extent, sum_ = (self.value("u32", loc) for _ in range(3))
-                self.emit(names.special(f"{what}.{axis}"), own)
+                index, extent, sum_ = (self.value("u32", loc) for _ in range(3))
+                self.emit(names.special(f"{indices}.{axis}"), index)
                 self.emit(names.special(f"{extents}.{axis}"), extent)
-                self.emit(names.multiply_add(dtypes.u32), sum_, number, extent, own)
+                self.emit(names.multiply_add(dtypes.u32), sum_, number, extent, index)
                 number = sum_
         wide = self.value("u64", loc)
         self.emit(names.convert("u64", "u32"), wide, number)
@@ -158,7 +175,7 @@ class _Reader:
             self.instruction(s, guard, negated)
 
     def system_call(self, s: Statement) -> None:
-        """A function of the system, which is an instruction here: it takes registers of 64 bits."""
+        """Translate a system call, such as `vprintf`, to its instruction of the table."""
         instr = instruction(s.opcode)
         values = [self.register(item[1], s) for item in s.operands]
         split = len(instr.results)
@@ -175,12 +192,12 @@ class _Reader:
         return self.values[name]
 
     def opposite(self, value: nodes.Value, loc: Loc) -> nodes.Value:
-        """A new register with the opposite of a predicate."""
-        found = self.value("pred", loc)
+        """Emit the negation of a predicate into a new register."""
+        inverse = self.value("pred", loc)
         self.body.append(
-            nodes.Op(instruction(names.bitwise("not", dtypes.pred)), (found,), (value,), loc=loc)
+            nodes.Op(instruction(names.bitwise("not", dtypes.pred)), (inverse,), (value,), loc=loc)
         )
-        return found
+        return inverse
 
     def branch(self, s: Statement, at: int) -> None:
         target = s.operands[0][1]
@@ -195,7 +212,7 @@ class _Reader:
         self.body.append(nodes.Goto(target, guard, s.loc))
 
     def around(self, s: Statement, some: list[nodes.Node]) -> None:
-        """Nodes that only the threads of the guard execute."""
+        """Emit nodes that run only where the guard of `s` holds."""
         guard, negated = self.guard(s)
         if guard is None or not some:
             self.body += some
@@ -224,21 +241,21 @@ class _Reader:
         self.around(s, after)
 
     def ordered(self) -> list[tuple[tuple[str, int], nodes.Value]]:
-        """The parameters, and the parts of those that are arrays, in their order."""
+        """Return the parameters and struct fields in the order of declaration and offset."""
         places = list(self.declared)
         return sorted(self.params.items(), key=lambda item: (places.index(item[0][0]), item[0][1]))
 
     def instruction(self, s: Statement, guard: nodes.Value | None, negated: bool) -> None:
         try:
             opcode = reading.in_space(s.opcode)
-            found = reading.find(opcode, s.operands, operands_of)
-            if found is None:
-                instruction(opcode)  # says what is near
+            match = reading.find(opcode, s.operands, operands_of)
+            if match is None:
+                instruction(opcode)  # Raises an error with similar texts if the opcode is unknown.
                 self.refuse(f"{s.opcode} does not take these operands", s.loc)
         except UnknownInstruction as error:
             error.loc = error.loc or s.loc
             raise
-        instr, items = found
+        instr, items = match
         count, after = len(instr.results), list[nodes.Node]()
         operands = [
             None if item is None else self.operand(s, instr, o, item)
@@ -262,48 +279,48 @@ class _Reader:
     def result(
         self, s: Statement, instr: Instruction, o: Operand, item: Item | None, after: list[nodes.Node]
     ) -> nodes.Value:
-        """The registers of a result; `after`: what moves it to those that PTX names."""
+        """Return the registers of a result. `after` receives the moves to the registers that PTX names."""
         assert item is not None
         if Effect.INPLACE in instr.effects:
             return self.flying[item[1][1]][0]
         if item[0] == "group":
-            whole = self.group(s, o, item)
-            for i, each in enumerate(item[1:]):
+            group = self.group(s, o, item)
+            for i, element in enumerate(item[1:]):
                 moved: list[nodes.Node] = []
-                into = self.written(each[1], s, moved)
-                after += [nodes.Assign(into, (nodes.Part(whole, i),), s.loc), *moved]
-            return whole
+                into = self.written(element[1], s, moved)
+                after += [nodes.Assign(into, (nodes.Part(group, i),), s.loc), *moved]
+            return group
         if item[0] != "name":
             self.refuse(f"{s.opcode}: {o.name} must be a register", s.loc)
-        own: list[nodes.Node] = []
-        into, signed = self.written(item[1], s, own), reading.extends_sign(s.opcode)
+        moves: list[nodes.Node] = []
+        into, signed = self.written(item[1], s, moves), reading.extends_sign(s.opcode)
         if into.type.register_bits == (o.dtype.bits if signed else o.register_bits):
-            after += own
+            after += moves
             return into
         narrow = self.value(o.dtype.name if o.dtype.bits == 8 else f"b{o.register_bits}", s.loc)
-        after += [self.resized(into, narrow, signed, s), *own]
+        after += [self.resized(into, narrow, signed, s), *moves]
         return narrow
 
     # -- registers of asynchronous products ------------------------------------------------------------
 
     def registers_in_flight(self, function: Function) -> dict[str, tuple[nodes.Value, int]]:
-        """The registers that asynchronous products use, as parts of groups, by name.
+        """Map each register of an asynchronous product to its group and its index there.
 
-        Such products go on while the kernel does, so their registers are never copied around them.
+        A copy around such a product would read or write registers while the product is in flight.
         """
-        found: dict[str, tuple[nodes.Value, int]] = {}
+        flying: dict[str, tuple[nodes.Value, int]] = {}
         groups: dict[Item, nodes.Value] = {}
         for s in function.body:
             if not isinstance(s, Statement) or not reading.accumulates(s.opcode):
                 continue
-            known = reading.find(s.opcode, s.operands, operands_of)
-            if known is None or Effect.INPLACE not in known[0].effects:
-                continue  # an unknown one is refused where it is read
-            instr, items = known
+            match = reading.find(s.opcode, s.operands, operands_of)
+            if match is None or Effect.INPLACE not in match[0].effects:
+                continue  # `instruction` refuses an unknown one, with its line.
+            instr, items = match
             for o, item in zip((*instr.results, *instr.operands), items, strict=True):
                 if item is not None and item[0] == "group":
-                    self.in_flight(s, o, item, groups, found)
-        return found
+                    self.in_flight(s, o, item, groups, flying)
+        return flying
 
     def in_flight(
         self,
@@ -311,41 +328,42 @@ class _Reader:
         o: Operand,
         item: Item,
         groups: dict[Item, nodes.Value],
-        found: dict[str, tuple[nodes.Value, int]],
+        flying: dict[str, tuple[nodes.Value, int]],
     ) -> None:
-        """Note the registers of one operand of an asynchronous product."""
+        """Add the registers of one operand of an asynchronous product to `flying`."""
         if item not in groups:
-            whole = groups[item] = self.group(s, o, item)
-            # A product may overwrite them, so nothing need have written them before.
-            self.body.append(nodes.Assign(whole, (nodes.Const(0, _bits(o)),), s.loc))
+            group = groups[item] = self.group(s, o, item)
+            # PTX may leave accumulators unwritten before a product that overwrites them.
+            self.body.append(nodes.Assign(group, (nodes.Const(0, _bits(o)),), s.loc))
         for i, (_, name) in enumerate(item[1:]):
-            if found.setdefault(name, (groups[item], i)) != (groups[item], i):
+            if flying.setdefault(name, (groups[item], i)) != (groups[item], i):
                 self.refuse(f"{s.opcode}: {name} belongs to operands of two different products", s.loc)
 
     def written(self, name: str, s: Statement, after: list[nodes.Node]) -> nodes.Value:
-        """Where a result goes: the register, or one that becomes a part of a group.
+        """Return the register to write for the PTX register `name`.
 
-        Parts are moved at once, where a product or a jump follows.
+        For a register in `flying`, it is a new one. `flush` moves all new ones together, before the
+        next product or jump. Under a guard, `after` receives the move instead.
         """
         register = self.register(name, s)
         if name not in self.flying:
             return register
-        whole, index = self.flying[name]
+        group, index = self.flying[name]
         new = self.value(register.type.dtype.name, s.loc)
         if s.guard is None:
-            self.pending.setdefault(whole, {})[index] = new
+            self.pending.setdefault(group, {})[index] = new
         else:
-            after.append(_with_parts(whole, {index: new}, s.loc))
+            after.append(_with_parts(group, {index: new}, s.loc))
         return new
 
     def flush(self) -> None:
-        """Move what was written to registers of asynchronous products."""
-        for whole, parts in self.pending.items():
-            self.body.append(_with_parts(whole, parts, self.function.loc))
+        """Move pending values to the registers of asynchronous products."""
+        for group, written in self.pending.items():
+            self.body.append(_with_parts(group, written, self.function.loc))
         self.pending.clear()
 
     def scalar(self, source: nodes.Value | nodes.Part, s: Statement) -> nodes.Value:
-        """A register with the value of a part."""
+        """Return a register with the value of `source`; copy one register of a group."""
         if isinstance(source, nodes.Value):
             return source
         bits = source.base.type.register_bits
@@ -354,14 +372,14 @@ class _Reader:
         return copy
 
     def group(self, s: Statement, o: Operand, item: Item) -> nodes.Value:
-        """New registers for a vector or a fragment."""
+        """Make registers for a vector or a fragment."""
         if len(item) - 1 != o.registers:
             self.refuse(f"{s.opcode}: {o.name} has {o.registers} registers, not {len(item) - 1}", s.loc)
-        for each in item[1:]:
-            own = self.register(each[1], s).type.register_bits if each[0] == "name" else o.register_bits
-            if own != o.register_bits:
+        for kind, name in item[1:]:
+            bits = self.register(name, s).type.register_bits if kind == "name" else o.register_bits
+            if bits != o.register_bits:
                 self.refuse(
-                    f"{s.opcode}: the registers of {o.name} have {o.register_bits} bits, not {own}", s.loc
+                    f"{s.opcode}: the registers of {o.name} have {o.register_bits} bits, not {bits}", s.loc
                 )
         layout = o.layout.name if o.layout else None
         return nodes.Value(next(self.numbers), nodes.Type(o.dtype, o.registers, layout))
@@ -372,14 +390,14 @@ class _Reader:
         if item[0] == "group" and Effect.INPLACE in instr.effects:
             return self.flying[item[1][1]][0]
         if item[0] == "group":
-            whole = self.group(s, o, item)
+            group = self.group(s, o, item)
             sources = tuple(
-                (self.register_of(each[1]) if each[0] == "name" else None)
-                or nodes.Const(self.number(s, each, o), _bits(o))
-                for each in item[1:]
+                (self.register_of(element[1]) if element[0] == "name" else None)
+                or nodes.Const(self.number(s, element, o), _bits(o))
+                for element in item[1:]
             )
-            self.body.append(nodes.Assign(whole, sources, s.loc))
-            return whole
+            self.body.append(nodes.Assign(group, sources, s.loc))
+            return group
         value = self.register_of(item[1]) if item[0] == "name" else None
         if value is not None:
             base = value.base if isinstance(value, nodes.Part) else value
@@ -394,20 +412,20 @@ class _Reader:
         )
 
     def register_of(self, name: str) -> nodes.Value | nodes.Part | None:
-        """A register, or the address of a variable in global, constant or local memory."""
+        """Return the register `name`, or the address of the variable `name`; None if it is neither."""
         if name in self.flying:
-            whole, index = self.flying[name]
-            return self.pending.get(whole, {}).get(index) or nodes.Part(whole, index)
-        found = self.values.get(name) or self.locals.get(name) or self.address_of_global(name)
-        for declared in self.declared.values() if found is None else ():
+            group, index = self.flying[name]
+            return self.pending.get(group, {}).get(index) or nodes.Part(group, index)
+        value = self.values.get(name) or self.locals.get(name) or self.address_of_global(name)
+        for declared in self.declared.values() if value is None else ():
             if name == in_memory(declared.name):
                 return self.params.setdefault(
                     (declared.name, IN_MEMORY), self.value("u64", self.function.loc)
                 )
-        return found
+        return value
 
     def address_of_global(self, name: str) -> nodes.Value | None:
-        """A further parameter."""
+        """Return the address of a variable in global or constant memory, a parameter of the IR kernel."""
         for variable in self.text.variables:
             if variable.name == name and variable.space in ("global", "const"):
                 return self.globals.setdefault(name, self.value("u64", self.function.loc))
@@ -438,18 +456,19 @@ class _Reader:
         return nodes.Address(nodes.Const(self.number(s, base, o), _bits(o)), offset)
 
 
-def _with_parts(whole: nodes.Value, parts: dict[int, nodes.Value], loc: Loc) -> nodes.Assign:
-    sources = (parts.get(i) or nodes.Part(whole, i) for i in range(whole.type.registers))
-    return nodes.Assign(whole, tuple(sources), loc)
+def _with_parts(group: nodes.Value, written: dict[int, nodes.Value], loc: Loc) -> nodes.Assign:
+    """Return the assignment that writes some registers of a group and keeps the others."""
+    sources = (written.get(i) or nodes.Part(group, i) for i in range(group.type.registers))
+    return nodes.Assign(group, tuple(sources), loc)
 
 
 def part_name(name: str, offset: int) -> str:
-    """The name in the IR of the part of a parameter at an offset in bytes, or of its address."""
+    """Return the IR name of the parameter field at a byte offset, or of the parameter's address."""
     if offset == IN_MEMORY:
         return in_memory(name)
     return f"{name}+{offset}" if offset else name
 
 
 def _bits(o: Operand) -> dtypes.DType:
-    """The type of the raw bits of an operand's registers."""
+    """Return the untyped dtype of an operand's registers."""
     return dtypes.pred if o.register_bits == 1 else dtypes.named(f"b{o.register_bits}")

@@ -1,7 +1,7 @@
-"""Statements of PTX as simpler ones: tables of jumps, generic addresses, states of mbarriers.
+"""Rewrite PTX statements that the table lacks: jump tables, generic addresses, mbarrier states.
 
-An access at a generic address becomes one of shared and one of global memory, of which each thread
-executes that to which its address belongs.
+An access at a generic address becomes two: one to shared and one to global memory. Predicates let each
+thread execute the one to which its address belongs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tensorcore_dsl.ptx.inlining import head, jump, negated
 from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement
 
 TABLE, JUMP_BY_TABLE = ".branchtargets", "brx"
-LOCAL = "local memory"  # the name of the parameter for it
+
 _SUB, _ADD = names.binary("sub", dtypes.u64), names.binary("add", dtypes.u64)
 _NARROW, _WIDEN = names.convert("u32", "u64"), names.convert("u64", "u32")
 _AND, _NOT = names.bitwise("and", dtypes.pred), names.bitwise("not", dtypes.pred)
-_ROOM = 1 << 16  # bytes between parameters in their space, more than all of them have
+_PARAMETER_STRIDE = 1 << 16  # Bytes between parameters in their space; PTX allows 32764 bytes in all.
 _Step = Callable[[Statement], Iterator[Statement | Label]]
 
 
 def simplified(function: Function) -> Function:
-    """A kernel without calls, in simpler statements."""
+    """Return a kernel, already inlined, in statements that the table has."""
     simplifier = _Simplifier(function)
     body: list[Statement | Label] = []
     for node in function.body:
@@ -38,18 +38,22 @@ def simplified(function: Function) -> Function:
 
 
 def in_memory(name: str) -> str:
-    """The name of what holds the address of a parameter in memory."""
+    """Return the name of the IR parameter that holds the address of the parameter `name`."""
     return f"{name} in memory"
 
 
 def _blocks(function: Function, statements: list[Statement]) -> dict[str, tuple[int, int]]:
-    """The parameters whose addresses a kernel takes: each with a place in their space, and its size."""
-    own = {v.name: v for v in function.params if v.array}
+    """Return offset and size, in parameter space, of each parameter whose address the kernel takes."""
+    arrays = {v.name: v for v in function.params if v.array}
     taken = set[str]()
     for s in statements:
         if not reading.accesses_parameter(s.opcode):
-            taken |= own.keys() & {item[1] for item in s.operands if item[0] == "name"}
-    return {name: ((i + 1) * _ROOM, own[name].size) for i, name in enumerate(own) if name in taken}
+            taken |= arrays.keys() & {item[1] for item in s.operands if item[0] == "name"}
+    return {
+        name: ((i + 1) * _PARAMETER_STRIDE, arrays[name].size)
+        for i, name in enumerate(arrays)
+        if name in taken
+    }
 
 
 def _number(value: int) -> Item:
@@ -57,9 +61,19 @@ def _number(value: int) -> Item:
 
 
 class _Simplifier:
-    """shared: does the kernel make generic addresses of shared memory? cluster: may they be of another
-    CTA? tables: the labels of each table of jumps. blocks: the parameters whose addresses the kernel
-    takes, in the space of parameters, and their sizes."""
+    """Rewrites the statements of one kernel.
+
+    Attributes
+    ----------
+    shared : bool
+        The kernel makes generic addresses of shared memory.
+    cluster : bool
+        A generic address may lie in shared memory of another CTA.
+    tables : dict
+        The labels of each jump table.
+    blocks : dict
+        Offset and size in parameter space of each parameter whose address the kernel takes.
+    """
 
     def __init__(self, function: Function) -> None:
         self.registers, self.numbers = dict(function.registers), count()
@@ -73,7 +87,7 @@ class _Simplifier:
                 self.tables[label.name] = [item[1] for item in table.operands]
 
     def step(self, s: Statement) -> _Step | None:
-        """What makes simpler statements of one; None if it stays."""
+        """Return the method that rewrites a statement; None if the statement stays."""
         if s.opcode.startswith("."):
             return self.nothing
         if head(s) == JUMP_BY_TABLE:
@@ -109,13 +123,13 @@ class _Simplifier:
     # -- parameters in memory ----------------------------------------------------------------------
 
     def named_block(self, s: Statement) -> Iterator[Statement | Label]:
-        """The address of a parameter in its space is a number, which may have 32 bits."""
+        """Replace the names of parameters by their offsets in parameter space."""
         places = {name: _number(at) for name, (at, _) in self.blocks.items()}
         operands = tuple(places.get(item[1], item) if item[0] == "name" else item for item in s.operands)
         yield replace(s, operands=operands)
 
     def parameter(self, s: Statement) -> Iterator[Statement | Label]:
-        """A load at an address that the kernel has computed is one of global memory."""
+        """Turn a parameter load at a computed address into a load from global memory."""
         loads = reading.accesses_parameter(s.opcode)
         address = s.operands[-1][1] if loads else s.operands[1]
         base, displacement = (address[1], address[2]) if address[0] == "sum" else (address, 0)
@@ -124,19 +138,19 @@ class _Simplifier:
             return
         if base[1] in self.blocks:
             base = _number(self.blocks[base[1]][0])
-        found = self.register("b64") if loads else s.operands[0]
-        yield Statement(names.move("b64"), (found, base), None, s.loc)
+        target = self.register("b64") if loads else s.operands[0]
+        yield Statement(names.move("b64"), (target, base), None, s.loc)
         for name, (at, size) in self.blocks.items():
             distance, inside, there = self.register("b64"), self.register("pred"), self.register("b64")
-            yield Statement(_SUB, (distance, found, _number(at)), None, s.loc)
+            yield Statement(_SUB, (distance, target, _number(at)), None, s.loc)
             below = (inside, distance, _number(size))
             yield Statement(names.compare("lt", dtypes.u64), below, None, s.loc)
             yield Statement(_ADD, (there, distance, ("name", in_memory(name))), None, s.loc)
-            yield Statement(names.select(64), (found, there, found, inside), None, s.loc)
+            yield Statement(names.select(64), (target, there, target, inside), None, s.loc)
         if loads:
             opcode = reading.in_local_memory(s.opcode)
             yield replace(
-                s, opcode=opcode, operands=(s.operands[0], ("address", ("sum", found, displacement)))
+                s, opcode=opcode, operands=(s.operands[0], ("address", ("sum", target, displacement)))
             )
 
     # -- jumps, comparisons, reciprocals ---------------------------------------------------------------
@@ -159,61 +173,65 @@ class _Simplifier:
         yield replace(s, opcode=names.TRAP)
 
     def without_hint(self, s: Statement) -> Iterator[Statement | Label]:
-        own = replace(s, operands=s.operands[:-1])
-        step = self.step(own)
-        yield from [own] if step is None else step(own)
+        """Drop the time limit of an mbarrier wait."""
+        plain = replace(s, operands=s.operands[:-1])
+        step = self.step(plain)
+        yield from [plain] if step is None else step(plain)
 
     def indicator(self, s: Statement) -> Iterator[Statement | Label]:
-        """A comparison gives 1.0 or all ones; that of packed halves gives two."""
+        """Rewrite `set` as `setp` and selects of 1.0 or all ones, one for each packed half."""
         opcode, kind = reading.comparison(s.opcode)
         into, *operands = s.operands
         packed = opcode.endswith("x2")
         bits = 16 if packed else dtypes.named(kind).bits
-        one = {"f16": 0x3C00, "bf1": 0x3F80, "f32": 0x3F800000}.get(kind[:3], (1 << bits) - 1)
+        true_bits = {"f16": 0x3C00, "bf1": 0x3F80, "f32": 0x3F800000}.get(kind[:3], (1 << bits) - 1)
         tests = [self.register("pred") for _ in range(1 + packed)]
         test: Item = ("pair", *tests) if packed else tests[0]
         yield Statement(opcode, (test, *operands), None, s.loc)
         if not packed:
-            yield Statement(names.select(bits), (into, _number(one), _number(0), test), s.guard, s.loc)
+            yield Statement(names.select(bits), (into, _number(true_bits), _number(0), test), s.guard, s.loc)
             return
         halves = [self.register("b32") for _ in tests]
         for i, (half, test) in enumerate(zip(halves, tests, strict=True)):
-            choice = (half, _number(one << 16 * i), _number(0), test)
+            choice = (half, _number(true_bits << 16 * i), _number(0), test)
             yield Statement(names.select(32), choice, None, s.loc)
         yield Statement(names.bitwise("or", dtypes.u32), (into, *halves), s.guard, s.loc)
 
     def gross(self, s: Statement) -> Iterator[Statement | Label]:
-        """A reciprocal, or that of a root, rounded from the exact value: of the upper 32 bits alone with
-        .ftz, which gives the upper 32 bits. The hardware rounds these otherwise."""
+        """Replace an approximate f64 reciprocal, or reciprocal root, by the correctly rounded one.
+
+        With .ftz, only the upper 32 bits of operand and result count. The hardware's approximation has
+        other last bits.
+        """
         into, x = s.operands
-        both, mask = names.bitwise("and", dtypes.named("b64")), _number(0xFFFFFFFF << 32)
+        bitwise_and, mask = names.bitwise("and", dtypes.named("b64")), _number(0xFFFFFFFF << 32)
         value, result = self.register("f64"), self.register("f64")
         upper = "ftz" in s.opcode
         if upper:
-            yield Statement(both, (value, x, mask), None, s.loc)
+            yield Statement(bitwise_and, (value, x, mask), None, s.loc)
             x = value
         if head(s).startswith("rs"):
             yield Statement(names.square_root(dtypes.f64), (value, x), None, s.loc)
             x = value
-        one = _number(0x3FF0000000000000)
-        yield Statement(names.binary("div", dtypes.f64), (result, one, x), None, s.loc)
-        yield Statement(both, (into, result, mask if upper else _number(-1)), s.guard, s.loc)
+        one_bits = _number(0x3FF0000000000000)
+        yield Statement(names.binary("div", dtypes.f64), (result, one_bits, x), None, s.loc)
+        yield Statement(bitwise_and, (into, result, mask if upper else _number(-1)), s.guard, s.loc)
 
     # -- addresses ---------------------------------------------------------------------------------
 
     def offset(self, s: Statement, address: Item) -> tuple[list[Statement], Item, Item]:
-        """What computes a generic address and its distance from the window of shared memory."""
+        """Compute a generic address, and its distance from the start of the shared window."""
         base, displacement = (address[1], address[2]) if address[0] == "sum" else (address, 0)
-        steps, whole, distance = [], base, self.register("b64")
+        steps, generic, distance = [], base, self.register("b64")
         if displacement:
-            whole = self.register("b64")
-            steps.append(Statement(_ADD, (whole, base, _number(displacement)), None, s.loc))
-        steps.append(Statement(_SUB, (distance, whole, _number(int(WINDOW))), None, s.loc))
-        return steps, whole, distance
+            generic = self.register("b64")
+            steps.append(Statement(_ADD, (generic, base, _number(displacement)), None, s.loc))
+        steps.append(Statement(_SUB, (distance, generic, _number(int(WINDOW))), None, s.loc))
+        return steps, generic, distance
 
     def access(self, s: Statement) -> Iterator[Statement | Label]:
         at = [item[0] for item in s.operands].index("address")
-        steps, whole, distance = self.offset(s, s.operands[at][1])
+        steps, generic, distance = self.offset(s, s.operands[at][1])
         inside, outside, narrow = self.register("pred"), self.register("pred"), self.register("b32")
         yield from steps
         below = (inside, distance, _number(1 << 32))
@@ -228,7 +246,7 @@ class _Simplifier:
             yield Statement(_AND, (inside, inside, guard), None, s.loc)
             yield Statement(_AND, (outside, outside, guard), None, s.loc)
         here = "shared::cluster" if self.cluster else "shared"
-        for space, address, guard in ((here, narrow, inside), ("global", whole, outside)):
+        for space, address, guard in ((here, narrow, inside), ("global", generic, outside)):
             operands = (*s.operands[:at], ("address", address), *s.operands[at + 1 :])
             opcode = reading.with_space(s.opcode, space)
             yield Statement(opcode, operands, (guard[1], False), s.loc)
@@ -240,12 +258,12 @@ class _Simplifier:
         yield from steps
         yield Statement(_NARROW, (narrow, distance), None, s.loc)
         operands = (*s.operands[:at], ("address", narrow), *s.operands[at + 1 :])
-        own = replace(s, opcode=reading.with_space(s.opcode, "shared::cta"), operands=operands)
-        step = self.step(own)
-        yield from [own] if step is None else step(own)
+        in_shared = replace(s, opcode=reading.with_space(s.opcode, "shared::cta"), operands=operands)
+        step = self.step(in_shared)
+        yield from [in_shared] if step is None else step(in_shared)
 
     def state(self, s: Statement) -> Iterator[Statement | Label]:
-        """The state of an mbarrier is the parity of its phase."""
+        """Represent the state of an mbarrier by the parity of its current phase."""
         if reading.waits(s.opcode):
             parity = self.register("b32")
             yield Statement(_NARROW, (parity, s.operands[2]), s.guard, s.loc)
@@ -254,7 +272,7 @@ class _Simplifier:
             return
         state, address, *rest = s.operands
         odd = self.register("pred")
-        # Waiting for an odd phase succeeds at once while an even one is the current.
+        # A test for parity 1 succeeds at once while the current phase is even.
         yield Statement(names.MBARRIER_TEST_WAIT, (odd, address, _number(1)), s.guard, s.loc)
         if state != ("name", "_"):
             even = (state, _number(0), _number(1), odd)
@@ -262,7 +280,7 @@ class _Simplifier:
         yield replace(s, operands=(("name", "_"), address, *rest))
 
     def belongs(self, s: Statement) -> Iterator[Statement | Label]:
-        """Shared memory is the window; local memory is an array of the launch, as the rest is."""
+        """Test whether a generic address lies in the shared window (`isspacep`)."""
         space = s.opcode.rpartition(".")[2].split("::")[0]
         into, address = s.operands
         steps, _, distance = self.offset(s, address)
@@ -287,7 +305,7 @@ class _Simplifier:
     def rank(self, s: Statement) -> Iterator[Statement | Label]:
         into, address = s.operands
         steps, _, distance = self.offset(s, address)
-        narrow, above, own = (self.register("b32") for _ in range(3))
+        narrow, above, own_rank = (self.register("b32") for _ in range(3))
         here = self.register("pred")
         yield from steps
         yield Statement(_NARROW, (narrow, distance), None, s.loc)
@@ -296,5 +314,5 @@ class _Simplifier:
         yield Statement(names.compare("eq", dtypes.u32), (here, above, _number(0)), None, s.loc)
         yield Statement(names.binary("sub", dtypes.u32), (above, above, _number(1)), None, s.loc)
         rank = "%cluster_ctarank"
-        yield Statement(names.move("u32"), (own, ("name", rank)), None, s.loc)
-        yield Statement(names.select(32), (into, own, above, here), s.guard, s.loc)
+        yield Statement(names.move("u32"), (own_rank, ("name", rank)), None, s.loc)
+        yield Statement(names.select(32), (into, own_rank, above, here), s.guard, s.loc)

@@ -1,8 +1,8 @@
-"""PTX text as functions of statements, without what instructions mean.
+"""Parse PTX text to functions and statements; instructions get no meaning yet.
 
 Operands are trees of tuples: ("name", text), ("number", text), ("group", *items) for `{a, b}`,
 ("address", *items) for `[a, {b, c}]`, ("sum", item, offset) for `a+4`, ("pair", item, item) for
-`p|q`, ("not", item) for `!p`.
+`p|q`, ("not", item) for `!p`, ("list", *items) for `(a, b)`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     |(?P<sign>[{}()\[\],;:+\-*=@!|<>])""",
     re.VERBOSE | re.DOTALL,
 )
-_DIRECTIVE = re.compile(r"\.[^.]*")  # `.reg.b32` is two
+_DIRECTIVE = re.compile(r"\.[^.]*")  # `.reg.b32` is two directives.
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg"}
 _LINKING = {".visible", ".extern", ".weak", ".common"}
 
@@ -38,8 +38,14 @@ class Token:
 class Variable:
     """A variable of a state space, or a parameter.
 
-    size: bytes, 0 for an array without a size. initial: its elements, as PTX writes them; those
-    behind them are 0.
+    Attributes
+    ----------
+    size : int
+        Bytes; 0 for an array without a size.
+    external, array : bool
+        Declared as `.extern`; declared with brackets.
+    initial : tuple of Item
+        Initial values of the first elements. The rest are 0.
     """
 
     name: str
@@ -70,8 +76,19 @@ class Label:
 
 @dataclass
 class Function:
-    """A kernel, or a function. results: of a function; registers: the type of each; directives: `.maxntid`
-    and others, with their numbers; declared: has it no body?"""
+    """A kernel or a device function.
+
+    Attributes
+    ----------
+    results : list of Variable
+        Return parameters; empty for a kernel.
+    registers : dict
+        The type of each register.
+    directives : dict
+        The numbers of `.maxntid` and similar directives.
+    declared : bool
+        The function has no body.
+    """
 
     name: str
     loc: Loc
@@ -86,7 +103,7 @@ class Function:
 
 @dataclass
 class Text:
-    """The declarations of a file of PTX. functions: by name, without the kernels."""
+    """The declarations of a PTX file. `functions` holds device functions by name."""
 
     version: str = ""
     target: str = ""
@@ -96,21 +113,21 @@ class Text:
 
 
 def number_of(text: str) -> int:
-    """The integer of a token, or the bits of its floating-point number."""
+    """Return the integer that a token denotes, or the bits of its floating-point number."""
     return int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0)
 
 
 def renamed(item: Any, names: Mapping[str, str]) -> Any:
-    """The tree of an operand with other names in it."""
+    """Return an operand's tree with names replaced by `names`."""
     if not item or not isinstance(item, tuple):
         return item
     if item[0] == "name":
         return "name", names.get(item[1], item[1])
-    return tuple(renamed(part, names) for part in item)
+    return tuple(renamed(child, names) for child in item)
 
 
 def with_names(node: Statement | Label, names: Mapping[str, str]) -> Statement | Label:
-    """A statement or a label with other names in it."""
+    """Return a statement or a label with names replaced by `names`."""
     if isinstance(node, Label):
         return replace(node, name=names.get(node.name, node.name))
     guard = node.guard and (names.get(node.guard[0], node.guard[0]), node.guard[1])
@@ -118,13 +135,22 @@ def with_names(node: Statement | Label, names: Mapping[str, str]) -> Statement |
 
 
 def parse(text: str, filename: str) -> Text:
-    """The contents of a file of PTX."""
+    """Parse the text of a PTX file. Errors name `filename`."""
     return _Parser(text, filename).module()
 
 
 class _Parser:
-    """files: of `.file`, by number; source: the place that `.loc` named last. names: what the current inner
-    block declares, and the names that stand for it; None outside of inner blocks."""
+    """Recursive-descent parser over the tokens of a file.
+
+    Attributes
+    ----------
+    files : dict
+        File names of `.file`, by number.
+    source : Loc or None
+        Source line of the last `.loc`.
+    names : dict or None
+        Unique names of the declarations of the current inner block; None outside of inner blocks.
+    """
 
     def __init__(self, text: str, filename: str) -> None:
         self.filename = filename
@@ -136,15 +162,15 @@ class _Parser:
         self.tokens: list[Token] = []
         place, line = 0, 1
         while place < len(text):
-            found = _TOKEN.match(text, place)
-            if found is None:
+            match = _TOKEN.match(text, place)
+            if match is None:
                 self.refuse(f"{text[place]!r} is no part of PTX", Loc(filename, line))
-            if found.lastgroup != "space":
-                texts = _DIRECTIVE.findall(found[0]) if found[0][0] == "." else [found[0]]
+            if match.lastgroup != "space":
+                texts = _DIRECTIVE.findall(match[0]) if match[0][0] == "." else [match[0]]
                 self.tokens += [Token(text, line) for text in texts]
-            line += found[0].count("\n")
-            place = found.end()
-        for at, token in enumerate(self.tokens[:-2]):  # the compiler writes some behind their uses
+            line += match[0].count("\n")
+            place = match.end()
+        for at, token in enumerate(self.tokens[:-2]):  # Some compilers write .file after its uses.
             if token.text == ".file":
                 self.files[self.tokens[at + 1].text] = self.tokens[at + 2].text.strip('"')
 
@@ -170,9 +196,9 @@ class _Parser:
         return text
 
     def accepts(self, text: str) -> bool:
-        found = self.next == text
-        self.at += found
-        return found
+        matches = self.next == text
+        self.at += matches
+        return matches
 
     def number(self) -> int:
         return number_of(self.take())
@@ -188,7 +214,7 @@ class _Parser:
     # -- declarations ------------------------------------------------------------------------------
 
     def module(self) -> Text:
-        found = Text()
+        parsed = Text()
         while self.next:
             external = False
             while self.next in _LINKING:
@@ -196,7 +222,7 @@ class _Parser:
             word = self.next
             if word in (".version", ".target"):
                 self.take()
-                setattr(found, word[1:], self.take())
+                setattr(parsed, word[1:], self.take())
                 while self.accepts(","):
                     self.take()
             elif word == ".address_size":
@@ -209,22 +235,22 @@ class _Parser:
                 self.take()
                 self.skip_braces()
             elif word == ".entry":
-                found.kernels.append(self.function())
+                parsed.kernels.append(self.function())
             elif word == ".func":
                 function = self.function()
-                if not function.declared or function.name not in found.functions:
-                    found.functions[function.name] = function
+                if not function.declared or function.name not in parsed.functions:
+                    parsed.functions[function.name] = function
             elif word == ".alias":
                 self.take()
                 name = self.take()
                 self.take(",")
-                found.functions[name] = found.functions[self.take()]
+                parsed.functions[name] = parsed.functions[self.take()]
                 self.take(";")
             elif word in _SPACES:
-                found.variables += self.variables(external)
+                parsed.variables += self.variables(external)
             else:
                 self.refuse(f"{word!r} outside of functions is not supported")
-        return found
+        return parsed
 
     def file(self) -> None:
         for _ in range(3):
@@ -233,20 +259,20 @@ class _Parser:
             self.take()
 
     def variables(self, external: bool = False) -> list[Variable]:
-        """A declaration up to its semicolon."""
+        """Parse a declaration up to its semicolon."""
         space = self.take()[1:]
-        found = [self.variable(space, external)]
+        declared = [self.variable(space, external)]
         while True:
             if self.accepts("="):
                 item = self.item()
-                found[-1] = replace(found[-1], initial=item[1:] if item[0] == "group" else (item,))
+                declared[-1] = replace(declared[-1], initial=item[1:] if item[0] == "group" else (item,))
             if not self.accepts(","):
                 self.take(";")
-                return found
-            found.append(self.variable(space, external, found[0]))
+                return declared
+            declared.append(self.variable(space, external, declared[0]))
 
     def variable(self, space: str, external: bool, like: Variable | None = None) -> Variable:
-        """`[.align N] .type name[sizes]`; of a list, all but the first have the name alone."""
+        """Parse `[.align N] .type name[sizes]`. In a list, later names take the type of `like`."""
         align, kind, count = 0, "" if like is None else like.type, 1
         while self.next.startswith("."):
             word = self.take()
@@ -271,79 +297,79 @@ class _Parser:
     def function(self) -> Function:
         entry = self.take() == ".entry"
         results = [] if entry else self.parameters()
-        found = Function(self.take(), self.here, results, self.parameters())
+        function = Function(self.take(), self.here, results, self.parameters())
         while self.next not in ("{", ";"):
             word, numbers = self.take(), []
             while self.next[:1].isdigit():
                 numbers.append(self.number())
                 self.accepts(",")
-            found.directives[word] = tuple(numbers)
-        found.declared = self.accepts(";")
-        if not found.declared:
+            function.directives[word] = tuple(numbers)
+        function.declared = self.accepts(";")
+        if not function.declared:
             self.take("{")
-            self.block(found)
-        return found
+            self.block(function)
+        return function
 
     def parameters(self) -> list[Variable]:
-        """Those between parentheses, if there are any."""
-        found = []
+        """Parse a parameter list in parentheses; empty if there is none."""
+        parameters = []
         if self.accepts("("):
             while not self.accepts(")"):
                 space = self.take()[1:]
-                found.append(self.variable(space, False))
+                parameters.append(self.variable(space, False))
                 self.accepts(",")
-        return found
+        return parameters
 
     # -- statements --------------------------------------------------------------------------------
 
-    def block(self, found: Function) -> None:
-        """Statements up to the brace that closes them."""
+    def block(self, function: Function) -> None:
+        """Parse statements up to the closing brace."""
         while not self.accepts("}"):
-            self.in_block(found)
+            self.in_block(function)
 
-    def inner_block(self, found: Function) -> None:
-        """A block in another one, whose registers, labels and variables get names of their own."""
+    def inner_block(self, function: Function) -> None:
+        """Parse a nested block. Its registers, labels and variables get unique names."""
         outer, self.names = self.names, dict[str, str]()
-        first, start = len(found.body), len(found.variables)
-        self.block(found)
-        found.body[first:] = [with_names(node, self.names) for node in found.body[first:]]
-        found.variables[start:] = [
-            replace(v, name=self.names.get(v.name, v.name)) for v in found.variables[start:]
+        first, start = len(function.body), len(function.variables)
+        self.block(function)
+        function.body[first:] = [with_names(node, self.names) for node in function.body[first:]]
+        function.variables[start:] = [
+            replace(v, name=self.names.get(v.name, v.name)) for v in function.variables[start:]
         ]
         self.names = outer
 
     def declared(self, name: str) -> str:
-        """The name that a declaration gets: in an inner block, one that no other block has."""
+        """Return the name for a declaration, which is unique in the function."""
         if self.names is None:
             return name
         return self.names.setdefault(name, f"{name}.{next(self.numbers)}")
 
-    def in_block(self, found: Function) -> None:
-        """One statement or declaration of a block."""
+    def in_block(self, function: Function) -> None:
+        """Parse one statement or declaration of a block."""
         word = self.next
         if word == "{":
             self.take()
-            self.inner_block(found)
+            self.inner_block(function)
         elif word == ".reg":
-            self.registers(found)
+            self.registers(function)
         elif word == ".loc":
             self.location()
         elif word == ".pragma":
             while self.take() != ";":
                 pass
         elif word in _SPACES:
-            own = self.variables()
-            found.variables += own
-            for variable in own:
+            variables = self.variables()
+            function.variables += variables
+            for variable in variables:
                 self.declared(variable.name)
         elif self.tokens[self.at + 1].text == ":":
-            found.body.append(Label(self.next, self.here))
+            function.body.append(Label(self.next, self.here))
             self.declared(self.take())
             self.take(":")
         else:
-            found.body.append(self.statement())
+            function.body.append(self.statement())
 
-    def registers(self, found: Function) -> None:
+    def registers(self, function: Function) -> None:
         self.take(".reg")
         kind = self.take()[1:]
         while True:
@@ -353,15 +379,17 @@ class _Parser:
                 self.take(">")
             else:
                 names = [name]
-            for each in map(self.declared, names):
-                if found.registers.setdefault(each, kind) != kind:
-                    self.refuse(f"{each} is declared as .{kind} here, and as .{found.registers[each]} before")
+            for unique in map(self.declared, names):
+                if function.registers.setdefault(unique, kind) != kind:
+                    self.refuse(
+                        f"{unique} is declared as .{kind} here, and as .{function.registers[unique]} before"
+                    )
             if not self.accepts(","):
                 break
         self.take(";")
 
     def location(self) -> None:
-        """`.loc file line column` with what follows on its line."""
+        """Parse `.loc file line column` and skip the rest of its line."""
         line = self.tokens[self.at].line
         self.take()
         file, row, column = self.take(), self.number(), self.number()
@@ -381,38 +409,38 @@ class _Parser:
         return Statement(opcode, tuple(operands), guard, loc)
 
     def item(self) -> Item:
-        """The tree of one operand."""
+        """Parse one operand to its tree."""
         text = self.take()
         if text == "{":
-            found: Item = ("group", *self.items("}"))
+            parsed: Item = ("group", *self.items("}"))
         elif text == "[":
-            found = ("address", *self.items("]"))
+            parsed = ("address", *self.items("]"))
         elif text == "(":
-            found = ("list", *self.items(")"))
+            parsed = ("list", *self.items(")"))
         elif text == "!":
             return ("not", self.item())
         elif text == "-":
-            found = ("number", f"-{self.take()}")
+            parsed = ("number", f"-{self.take()}")
         else:
-            found = ("number" if text[0].isdigit() else "name", text)
+            parsed = ("number" if text[0].isdigit() else "name", text)
         if self.accepts("+"):
             sign = "-" if self.accepts("-") else ""
-            found = ("sum", found, number_of(sign + self.take()))
-        elif self.next == "-" and found[0] == "name":
+            parsed = ("sum", parsed, number_of(sign + self.take()))
+        elif self.next == "-" and parsed[0] == "name":
             self.take()
-            found = ("sum", found, -self.number())
+            parsed = ("sum", parsed, -self.number())
         if self.accepts("|"):
-            found = ("pair", found, self.item())
-        return found
+            parsed = ("pair", parsed, self.item())
+        return parsed
 
     def items(self, end: str) -> tuple[Item, ...]:
-        found = []
+        parsed = []
         while not self.accepts(end):
-            found.append(self.item())
+            parsed.append(self.item())
             self.accepts(",")
-        return tuple(found)
+        return tuple(parsed)
 
 
 def operands_of(text: str) -> tuple[Item, ...]:
-    """The trees of the operands in a text."""
+    """Parse the operands of a statement's text."""
     return _Parser(f"{text};", "").statement().operands

@@ -1,4 +1,4 @@
-"""Tensor maps as arguments of kernels in PTX, alone or in a struct."""
+"""Tensor maps as arguments of PTX kernels, alone or in a struct."""
 
 from __future__ import annotations
 
@@ -35,25 +35,28 @@ class TensorMap:
     swizzle: int = 0
 
     def argument(self, array: np.ndarray, name: str) -> TensorMapArgument:
-        """For the emulator; `array` is that of the map on the host."""
+        """Return the emulator's argument for parameter `name`. `array` is the host copy of `self.array`."""
         axes = tuple(reversed(range(array.ndim)))
         return TensorMapArgument(array, name, axes, self.box[::-1], self.swizzle, array.flags.writeable)
 
     def object(self, array: np.ndarray) -> np.ndarray:
-        """Its 128 bytes, as the emulator has them in memory."""
-        found, dims = np.zeros(1, OBJECT), array.ndim
-        found["global_address"] = array.__array_interface__["data"][0]
-        found["rank"], found["swizzle_mode"] = dims - 1, SWIZZLES.index(self.swizzle)
-        found["elemtype"] = TYPES.index(f"u{8 * array.itemsize}")
-        found["global_dim"][0, :dims], found["box_dim"][0, :dims] = array.shape[::-1], self.box[::-1]
-        found["global_stride"][0, : dims - 1] = array.strides[-2::-1]
-        found["element_stride"] = 1
-        return found.view(np.uint8)
+        """Return the map's 128 bytes in the emulator's format. `array` is the host copy of `self.array`."""
+        tensor_map, rank = np.zeros(1, OBJECT), array.ndim
+        tensor_map["global_address"] = array.__array_interface__["data"][0]
+        tensor_map["rank"], tensor_map["swizzle_mode"] = rank - 1, SWIZZLES.index(self.swizzle)
+        tensor_map["elemtype"] = TYPES.index(f"u{8 * array.itemsize}")
+        tensor_map["global_dim"][0, :rank], tensor_map["box_dim"][0, :rank] = (
+            array.shape[::-1],
+            self.box[::-1],
+        )
+        tensor_map["global_stride"][0, : rank - 1] = array.strides[-2::-1]
+        tensor_map["element_stride"] = 1
+        return tensor_map.view(np.uint8)
 
 
 @public
 def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0) -> TensorMap:
-    """A tensor map as the argument of a kernel in PTX.
+    """Make a tensor map that a PTX kernel takes as an argument.
 
     Parameters
     ----------
@@ -67,12 +70,12 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0) -> TensorMap:
     Returns
     -------
     TensorMap
-        For a parameter of 128 bytes, or for a place in a struct.
+        The argument for a parameter of 128 bytes, or for a field of a struct.
 
     Raises
     ------
     ArgumentError
-        Another swizzle, or a box with another number of axes.
+        The swizzle is not allowed, or box and array differ in their number of axes.
 
     Examples
     --------
@@ -87,7 +90,7 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0) -> TensorMap:
 
 
 def on_arrays(values: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    """Values whose arrays, also those of tensor maps, are others in the same order."""
+    """Replace the array of each value, or of each tensor map, by the item of `arrays` at its index."""
     return [
         replace(x, array=array) if isinstance(x, TensorMap) else array
         for x, array in zip(values, arrays, strict=True)

@@ -1,6 +1,6 @@
-"""Kernels of Triton's `@triton.jit`, run in emulation: Triton compiles them to PTX without a GPU.
+"""Run Triton's `@triton.jit` kernels in emulation: Triton compiles them to PTX without a GPU.
 
-Triton launches through a driver and compiles through a backend. Those here run PTX in emulation, so that
+Triton launches through a driver and compiles through a backend. This module replaces both, so that
 Triton itself binds arguments, specialises kernels and evaluates heuristics.
 """
 
@@ -27,19 +27,19 @@ from tensorcore_dsl.ptx.tensor_maps import SWIZZLES, TensorMap, tensor_map
 def from_triton(
     kernel: Any, constants: Mapping[str, Any] | None = None, *, arch: str = "sm_80", **options: Any
 ) -> TritonKernel:
-    """A kernel of Triton's `@triton.jit`, for the CPU.
+    """Make a kernel for the CPU from Triton's `@triton.jit`.
 
     Parameters
     ----------
     kernel : JITFunction
-        Of Triton, also with `@triton.heuristics` and `@triton.autotune`, whose first configuration is
-        taken.
+        The kernel. It may have `@triton.heuristics` and `@triton.autotune`; autotuning takes the first
+        configuration.
     constants : mapping, optional
-        The values of its parameters that are `tl.constexpr`.
+        The values of the `tl.constexpr` parameters.
     arch : str
-        The architecture that it is compiled for, and whose bits it gives.
+        The architecture to compile for and to emulate.
     **options
-        Of Triton's compiler, such as `num_warps=8` and `num_stages=3`.
+        Options of Triton's compiler, such as `num_warps=8` and `num_stages=3`.
 
     Returns
     -------
@@ -59,18 +59,18 @@ def from_triton(
     """
     if not hasattr(kernel, "arg_names"):
         raise ArgumentError(f"{kernel!r} is no kernel of Triton; @triton.jit makes one")
-    given = dict(constants or {})
-    unknown = given.keys() - set(kernel.arg_names)
+    values = dict(constants or {})
+    unknown = values.keys() - set(kernel.arg_names)
     if unknown:
         raise ArgumentError(
             f"{_name(kernel)} has no parameter {', '.join(sorted(unknown))}; there are "
             + ", ".join(kernel.arg_names)
         )
-    return TritonKernel(kernel, arch, given, options)
+    return TritonKernel(kernel, arch, values, options)
 
 
 def _name(kernel: Any) -> str:
-    """The name of a kernel, within what autotuning and heuristics add."""
+    """Return the name of a kernel without its autotuning and heuristics wrappers."""
     while not hasattr(kernel, "__name__"):
         kernel = kernel.fn
     return str(kernel.__name__)
@@ -83,15 +83,15 @@ class TritonKernel:
     Attributes
     ----------
     function : JITFunction
-        Of Triton.
+        Triton's kernel.
     arch : str
-        The architecture that it is compiled for.
+        The architecture to compile for and to emulate.
     constants : dict
-        The values of its `tl.constexpr` parameters.
+        The values of the `tl.constexpr` parameters.
     options : dict
-        Of Triton's compiler.
+        Options of Triton's compiler.
     checks : bool
-        All of them, those of races included; else those of bounds alone.
+        Whether races and all other errors are checked; otherwise only bounds are.
     """
 
     function: Any
@@ -102,17 +102,17 @@ class TritonKernel:
 
     @public
     def emulator(self, *, checks: bool = True) -> TritonKernel:
-        """The kernel with fewer checks.
+        """Return the kernel with other checks.
 
         Parameters
         ----------
         checks : bool
-            All checks, those of races included; else those of bounds alone.
+            Whether to check for races and all other errors. False checks only bounds.
 
         Returns
         -------
         TritonKernel
-            To be launched.
+            The kernel to launch.
         """
         return replace(self, checks=checks)
 
@@ -126,42 +126,42 @@ class TritonKernel:
         return reports[-1]
 
     def _call(self, grid: Any, warmup: bool, arguments: Sequence[Any]) -> Any:
-        """Let Triton bind arguments and compile, and launch unless it warms up."""
-        given = map(_readable, arguments)
+        """Let Triton bind the arguments and compile, and launch unless `warmup`."""
+        readable = map(_readable, arguments)
         try:
-            return self.function.run(*given, grid=grid, warmup=warmup, **self.constants, **self.options)
+            return self.function.run(*readable, grid=grid, warmup=warmup, **self.constants, **self.options)
         except KeyError as error:
             raise ArgumentError(f"{_name(self.function)}: {error} is no type or option of Triton") from error
-        except TypeError as error:  # of Triton, which binds the arguments
+        except TypeError as error:  # Triton's dynamic_func binds the arguments.
             text = str(error).removeprefix("dynamic_func() ")
             raise ArgumentError(f"{_name(self.function)}: {text}") from error
 
     @public
     def compiled(self, *arguments: Any) -> tuple[PtxKernel, int, int]:
-        """The kernel in PTX for the types of some arguments, its threads and its shared memory.
+        """Return the kernel in PTX for the types of the arguments, its threads and its shared memory.
 
         Parameters
         ----------
         *arguments : array or number
-            As for a launch.
+            The arguments of a launch.
 
         Returns
         -------
         kernel : PtxKernel
-            Its parameters are those of a launch, and pointers to memory of the driver.
+            The kernel. After the launch's arguments, it takes pointers to the driver's memory.
         threads : int
-            Of a block.
+            Threads of a CTA.
         shared : int
             Bytes of dynamic shared memory.
         """
         with triton_on_cpu(self.arch):
-            found = self._call((1,), True, arguments)
-        facts = found.metadata
-        return _loaded(found.asm["ptx"], self.arch), 32 * facts.num_warps, facts.shared
+            kernel = self._call((1,), True, arguments)
+        facts = kernel.metadata
+        return _loaded(kernel.asm["ptx"], self.arch), 32 * facts.num_warps, facts.shared
 
 
 class _Tensor(np.ndarray):
-    """An array with what Triton asks tensors for."""
+    """An array with the methods that Triton calls on tensors."""
 
     def data_ptr(self) -> int:
         return int(self.__array_interface__["data"][0])
@@ -171,7 +171,7 @@ class _Tensor(np.ndarray):
 
 
 def _readable(x: Any) -> Any:
-    """An argument as Triton takes it."""
+    """Convert an argument to one that Triton accepts."""
     if isinstance(x, TensorMap):
         descriptors: Any = import_module("triton.tools.tensor_descriptor")
         return descriptors.TensorDescriptor.from_tensor(_readable(x.array), list(x.box))
@@ -181,22 +181,22 @@ def _readable(x: Any) -> Any:
 @public
 @contextmanager
 def triton_on_cpu(arch: str = "sm_80", *, checks: bool = True) -> Iterator[list[Report]]:
-    """Run the launches of Triton inside on the CPU, with all checks.
+    """Run Triton's launches inside the `with` block on the CPU.
 
-    Heuristics are those of Triton; autotuning takes the first configuration. `tensorcore-dsl check
-    script.py` runs a whole script so.
+    Triton evaluates heuristics; autotuning takes the first configuration. `tensorcore-dsl check
+    script.py` runs a script in this context.
 
     Parameters
     ----------
     arch : str
-        The architecture that kernels are compiled for, and whose bits they give.
+        The architecture to compile for and to emulate.
     checks : bool
-        All checks, those of races included; else those of bounds alone.
+        Whether to check for races and all other errors. False checks only bounds.
 
     Yields
     ------
     list of Report
-        One for each launch so far.
+        A report for each launch so far.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def triton_on_cpu(arch: str = "sm_80", *, checks: bool = True) -> Iterator[list[
     backend = replace(backends["nvidia"], compiler=_backend(backends["nvidia"].compiler))
     with (
         mock.patch.dict(backends, nvidia=backend),
-        mock.patch.object(tuner, "prune_configs", lambda self, given: pruned(self, given)[:1]),
+        mock.patch.object(tuner, "prune_configs", lambda self, configs: pruned(self, configs)[:1]),
     ):
         driver.set_active(emulated)
         try:
@@ -227,7 +227,7 @@ def triton_on_cpu(arch: str = "sm_80", *, checks: bool = True) -> Iterator[list[
 
 @functools.cache
 def _backend(compiler: Any) -> Any:
-    """Triton's compiler up to PTX."""
+    """Return a subclass of Triton's compiler that stops at PTX."""
 
     class Backend(compiler):  # type: ignore[misc]
         def __init__(self, target: Any) -> None:
@@ -246,14 +246,14 @@ def _backend(compiler: Any) -> Any:
 
 @functools.lru_cache(64)
 def _loaded(text: str | bytes, arch: str) -> PtxKernel:
-    """The kernel in what the compiler made: bytes, but for kernels of its own cache."""
+    """Load the one kernel of a compiler output. It is text if it comes from Triton's cache, else bytes."""
     module = load(text.decode() if isinstance(text, bytes) else text)
     (name,) = module
     return module[name].emulator(arch)
 
 
 class _Driver:
-    """What Triton asks a driver for. A device for each architecture, since Triton keeps kernels by device."""
+    """Triton's driver interface. Each architecture is a device, because Triton caches kernels by device."""
 
     def __init__(self, arch: str, checks: bool) -> None:
         self.arch, self.checks = arch_of(arch), checks
@@ -285,7 +285,7 @@ class _Driver:
         }
 
     def load_binary(self, name: str, text: Any, *rest: Any) -> tuple[Any, Any, int, int, int]:
-        """The module, the kernel, registers, spills and the most threads."""
+        """Return module, kernel, registers, spills, and the largest number of threads of a CTA."""
         kernel = _loaded(text, self.arch.name)
         return None, kernel, 0, 0, 1024
 
@@ -317,7 +317,7 @@ class _Launcher:
 
 
 def _flat(kind: Any, value: Any, maps: Iterator[Any]) -> Iterator[Any]:
-    """The parameters in PTX of one argument; `maps` describes the tensor maps that follow."""
+    """Yield the PTX parameters of one argument. `maps` describes the tensor maps in order."""
     if isinstance(kind, tuple):
         for inner in zip(kind, value, strict=True):
             yield from _flat(*inner, maps)

@@ -1,1 +1,1 @@
-"""From Python arguments to a launch: targets, arrays of all libraries, tensor maps, the driver."""
+"""Launch kernels: targets, arrays of all libraries, parameters, tensor maps, the driver."""

@@ -43,11 +43,11 @@ class ArrayType:
     Parameters
     ----------
     dtype : dtype
-        Of the elements; a name, "f16" or "float16", and NumPy's serve too.
+        Type of the elements. Names, such as "f16" or "float16", and NumPy dtypes are allowed.
     ndim : int
-        Dimensions.
+        Number of dimensions.
     unit : tuple of bool
-        Which strides are exactly one element.
+        For each dimension, whether its stride is exactly one element.
     align : int
         The greatest power of two up to 16 that divides the address of the first element and all
         other strides, in bytes.
@@ -57,11 +57,11 @@ class ArrayType:
     Raises
     ------
     ArgumentError
-        Any of these is something else.
+        A parameter has another type or value.
 
     See Also
     --------
-    ScalarType : The same for numbers, with an example.
+    ScalarType : The type of a number, with an example.
     """
 
     dtype: DType
@@ -98,7 +98,7 @@ class ScalarType:
     Parameters
     ----------
     dtype : dtype
-        Of the number.
+        Type of the number.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class ScalarType:
 
 
 def _name_type(described: ArrayType | ScalarType, what: str) -> None:
-    """Put the element type in place of a name of it; ArgumentError for what names none."""
+    """Replace a dtype's name by the dtype; ArgumentError for an unknown name."""
     if type(described.dtype) is not DType:
         try:
             dtype = dtypes.as_dtype(described.dtype)
@@ -170,7 +170,7 @@ NO_ARGUMENT = Description(None, None)  # of a parameter that is None
 
 
 def arguments_key(args: Sequence[Any], arguments: Sequence[Description]) -> Hashable:
-    """Equal for launches that differ only in pointers, at the same alignment, and in numbers."""
+    """Return a key that is equal for launches which differ only in numbers and equally aligned pointers."""
     return tuple(
         (
             type(arg),
@@ -186,26 +186,26 @@ def arguments_key(args: Sequence[Any], arguments: Sequence[Description]) -> Hash
 
 
 def describe(obj: Any, name: str = "argument", declared: DType | None = None) -> Description:
-    """Type, address, shape and strides of an argument.
+    """Describe an argument: type, address, shape and strides.
 
     Parameters
     ----------
     obj : array or number
         An argument of a launch.
     name : str
-        What errors call it.
+        The argument's name in errors.
     declared : dtype, optional
         The type of a parameter that takes only scalars of this type.
 
     Returns
     -------
     Description
-        What a kernel is compiled for, and launched with.
+        The type that a kernel is compiled for, and the values of a launch.
 
     Raises
     ------
     ArgumentError
-        Something that no kernel takes.
+        `obj` is neither an array nor a number.
     """
     if declared is not None:
         return Description(ScalarType(declared), converted(obj, declared, name))
@@ -225,7 +225,7 @@ def describe(obj: Any, name: str = "argument", declared: DType | None = None) ->
 
 
 def _instead(obj: Any) -> str:
-    """Advice for an object that is no argument: what to pass instead."""
+    """Advise what to pass instead of an object that is no argument."""
     if isinstance(obj, (list, tuple)) and obj and all(isinstance(i, (int, float)) for i in obj):
         return "; pass np.array(...), or annotate the parameter with tc.Const"
     return "; a parameter annotated with tc.Const takes any value, known at compile time"
@@ -244,7 +244,7 @@ def _scalar(obj: Any, name: str) -> Description | None:
 
 
 def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
-    """The value to store into a parameter of type `dtype`. Raises ArgumentError."""
+    """Convert a number to the value to store into a parameter of type `dtype`. Raises ArgumentError."""
     if not isinstance(value, (bool, int, float, np.generic)) or np.iscomplexobj(value):
         raise ArgumentError(f"{name} is a {class_name(value)}; the parameter takes a {dtype} number")
     if dtype.kind == "p":
@@ -259,7 +259,7 @@ def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
-    """The smallest and the greatest value of an integer or bit type."""
+    """Return the smallest and the greatest value of an integer or bit type."""
     if dtype.kind == "s":
         return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
     return 0, (1 << dtype.bits) - 1
@@ -274,7 +274,7 @@ def _rounded(value: float, dtype: DType, name: str) -> Any:
 
 
 def integer_type(value: int, name: str = "argument") -> DType:
-    """s32, or s64 for values that do not fit."""
+    """Return s32, or s64 if `value` does not fit."""
     if -(2**31) <= value < 2**31:
         return dtypes.s32
     if -(2**63) <= value < 2**63:
@@ -283,21 +283,21 @@ def integer_type(value: int, name: str = "argument") -> DType:
 
 
 def checked_f32(value: float, name: str = "argument") -> float:
-    """`value`, if it is within the range of f32: Python's floats are passed as f32."""
+    """Return `value` if it is within the range of f32, the type that Python floats are passed as."""
     if -F32_MAX <= value <= F32_MAX or value - value != 0:  # infinities and NaN pass
         return value
     raise ArgumentError(f"{name} is {value}, beyond the range of f32; pass np.float64(...)")
 
 
 def number_bits(scalar: np.generic) -> Any:
-    """The value to store into a parameter: the number, or bits if `struct` lacks its type."""
+    """Return the value to store into a parameter: the number, or its bits if `struct` lacks its type."""
     if scalar.dtype.kind in "iu" or scalar.dtype in (np.float32, np.float64):
         return scalar.item()
     return int.from_bytes(scalar.tobytes(), "little")
 
 
 def storage_bits(dtype: DType) -> int:
-    """Bits of an element in memory: whole bytes."""
+    """Return the bits of an element in memory, a multiple of 8."""
     return -(-dtype.bits // 8) * 8
 
 
@@ -347,7 +347,7 @@ def _check_extents(shape: tuple[int, ...], name: str) -> None:
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """Return row-major strides in elements."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -379,7 +379,7 @@ def class_name(obj: Any) -> str:
 
 
 class Parameter(NamedTuple):
-    """One `.param` of the entry: index of the argument, suffix of the name, PTX type, offset."""
+    """One `.param` of the entry: argument index, name suffix, PTX type, offset in bytes."""
 
     argument: int
     suffix: str
@@ -398,13 +398,13 @@ _CODES = {
 
 
 def parameter_type(dtype: DType) -> str:
-    """PTX type of a scalar parameter."""
+    """Return the PTX type of a scalar parameter."""
     name = {"pred": "u32", "tf32": "f32"}.get(dtype.name, dtype.name)
     return name if name in _CODES else f"b{storage_bits(dtype)}"
 
 
 def parameter_code(dtype: DType) -> str:
-    """`struct`'s code for the parameter of a scalar."""
+    """Return the code of `struct` for a scalar parameter."""
     return _CODES[parameter_type(dtype)]
 
 

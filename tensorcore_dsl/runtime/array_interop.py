@@ -1,4 +1,4 @@
-"""Array interop: reads arrays and streams of other libraries, without importing these.
+"""Read arrays and streams of other libraries, without importing the libraries.
 
 Protocols: NumPy, torch tensors, __cuda_array_interface__, DLPack, __cuda_stream__.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError, listing
 
-MAX_BYTES, MAX_AXES = 1 << 62, 64
+MAX_BYTES, MAX_AXES = 1 << 62, 64  # of a plausible array; larger numbers are errors of its library
 CURRENT_DEVICE = -1  # an array on a GPU whose library does not name the device
 
 
@@ -38,7 +38,7 @@ class Raw(NamedTuple):
 
 
 def read_array(obj: Any) -> Raw | None:
-    """Address, shape and strides of an array; None for other objects."""
+    """Return address, shape and strides of an array; None for other objects."""
     if isinstance(obj, np.ndarray):
         return _numpy(obj)
     if is_torch(type(obj)):
@@ -111,9 +111,9 @@ def is_torch(cls: type) -> bool:
 
 
 def grad_mode(cls: type) -> Callable[[], bool] | None:
-    """The function that tells whether the library of an array records gradients now.
+    """Return the function that tells whether the library of class `cls` records gradients now.
 
-    None for classes whose arrays never require gradients.
+    None if arrays of the class never require gradients.
     """
     if not hasattr(cls, "requires_grad"):
         return None
@@ -121,12 +121,12 @@ def grad_mode(cls: type) -> Callable[[], bool] | None:
 
 
 def forward_mode() -> Any:
-    """torch's module of forward mode; its `_current_level` is -1 outside a level. Or None."""
+    """Return torch's module of forward mode, or None. Its `_current_level` is -1 outside a level."""
     return sys.modules.get("torch.autograd.forward_ad")
 
 
 def has_tangent(tensor: Any) -> bool:
-    """Whether torch differentiates by a tensor in forward mode now."""
+    """Return whether torch differentiates by a tensor in forward mode now."""
     forward = forward_mode()
     if forward is None or forward._current_level < 0 or not forward._is_fwd_grad_enabled():
         return False
@@ -206,9 +206,9 @@ def _cuda_array_interface(obj: Any) -> Raw:
 
 def _interface_dtype(obj: Any, typestr: str) -> Any:
     """The object's own dtype if it has one: the typestr of bfloat16 is only `V2`."""
-    own = getattr(obj, "dtype", None)
-    if isinstance(own, np.dtype) and own.str == typestr:
-        return own
+    dtype = getattr(obj, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.str == typestr:
+        return dtype
     try:
         return np.dtype(typestr)
     except TypeError:
@@ -297,9 +297,9 @@ def _dlpack(obj: Any) -> Raw:
 
 
 def _capsule(obj: Any, stream: dict[str, Any]) -> Any:
-    """The capsule of an array, with a version if its library knows of versions.
+    """Return the capsule of an array, versioned if its library supports versions.
 
-    A copy would be written in place of the array, and end with the capsule.
+    Copies are refused: a kernel would write into the copy, which ends with the capsule.
     """
     try:
         try:
@@ -311,7 +311,7 @@ def _capsule(obj: Any, stream: dict[str, Any]) -> Any:
 
 
 def _contents(capsule: Any) -> tuple[DLTensor, int]:
-    """The tensor and the flags of a capsule; those without a version have no flags."""
+    """Return the tensor and the flags of a capsule; 0 for an unversioned capsule."""
     if not _capsule_is(capsule, b"dltensor_versioned"):
         return DLTensor.from_address(capsule_pointer(capsule, b"dltensor")), 0
     address = capsule_pointer(capsule, b"dltensor_versioned")
@@ -327,7 +327,7 @@ def _contents(capsule: Any) -> tuple[DLTensor, int]:
 
 
 def stream_handle(stream: Any) -> int:
-    """The CUstream of a stream of any library.
+    """Return the CUstream handle of a stream of any library.
 
     Parameters
     ----------
@@ -405,9 +405,9 @@ def cupy_stream() -> Callable[[], int]:
 
 
 def stream_of(args: Sequence[Any], device: int) -> Callable[[], int] | None:
-    """A function that returns the current stream of the library of the arrays among `args`.
+    """Return a function that gives the current stream of the arrays' library.
 
-    None: no library has a current stream, so the default stream is meant.
+    None: no library of `args` has a current stream, so launches use the default stream.
     """
     for arg in args:
         if is_torch(type(arg)):

@@ -103,9 +103,9 @@ def current_devices() -> Devices | None:
 
 
 def each_rank(value: Any, what: str, shared: bool) -> Any:
-    """An argument of a launch as every rank gets it: a list has one value for each rank.
+    """Convert an argument of a launch to a value for each rank; a list has one value for each.
 
-    what: of messages. shared: an array that is memory of one rank, which all ranks see.
+    what: the argument's name in messages. shared: an array in one rank's memory that all ranks see.
     """
     group = _current.get()
     if group is None or isinstance(value, PerRank):
@@ -126,7 +126,7 @@ def each_rank(value: Any, what: str, shared: bool) -> Any:
 
 
 def flat(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments, with those of all ranks one after the other."""
+    """Return the arguments, with the values of all ranks one after the other."""
     return [a for one in arguments for a in (one if isinstance(one, PerRank) else (one,))]
 
 
@@ -137,7 +137,7 @@ def regrouped(arguments: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 
 
 def by_rank(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Name and value of each argument, those of all ranks one after the other."""
+    """Yield name and value of each argument, the values of all ranks one after the other."""
     for name, value in zip(names, arguments, strict=True):
         if isinstance(value, PerRank):
             yield from ((f"{name}[{rank}]", one) for rank, one in enumerate(value))

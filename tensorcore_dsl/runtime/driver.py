@@ -27,7 +27,7 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 _NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _IMPLICIT_CAPTURE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-_USUAL_DEVICE = 0  # whose context a thread gets that has none
+_USUAL_DEVICE = 0  # A thread without a context gets the context of this device.
 _NAME_BYTES = 256  # of a device's name
 NO_BINDINGS = (
     "there is a GPU, but no cuda-bindings; pip install 'tensorcore-dsl[cuda]' brings it, "
@@ -110,7 +110,7 @@ class CudaDriver:
         self._wait = wait(("cuStreamSynchronize", self._library))
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """The result of a function of the driver, None of one without a result."""
+        """Call a driver function. Return its result, None if it has none."""
         code, *results = getattr(self._cuda, name)(*arguments)
         if int(code):
             raise LaunchError(f"{name}: {self.error_text(int(code))}")
@@ -121,14 +121,14 @@ class CudaDriver:
         return int(self._call("cuDeviceGetAttribute", attribute, device))
 
     def _primary(self, device: int) -> Any:
-        """The primary context of a GPU, which torch, CuPy and Numba use, too."""
+        """Return the primary context of a GPU, which torch, CuPy and Numba also use."""
         if device not in self._primaries:
             handle = self._call("cuDeviceGet", device)
             self._primaries[device] = self._call("cuDevicePrimaryCtxRetain", handle)
         return self._primaries[device]
 
     def _current(self) -> int:
-        """The GPU of the current context. A thread without a context gets that of the usual GPU."""
+        """Return the GPU of the current context. Without a context, make the usual GPU's current."""
         self.attach(_USUAL_DEVICE)
         return int(self._call("cuCtxGetDevice"))
 
@@ -139,7 +139,7 @@ class CudaDriver:
         return major, self._attribute("COMPUTE_CAPABILITY_MINOR", device)
 
     def load(self, cubin: Cubin, device: int = CURRENT_DEVICE) -> Loaded:
-        """The kernel in the context of `device`; loaded once for each."""
+        """Load a kernel in the context of `device`, once for each device."""
         with self.on_device(device):
             current = self._current()
             key = (id(cubin), current)

@@ -1,4 +1,4 @@
-"""Arguments of an emulated launch as NumPy arrays that share their memory."""
+"""View the arguments of an emulated launch as NumPy arrays, without copies for host memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _view(arg: Any, back: list[tuple[Any, np.ndarray[Any, Any]]]) -> Any:
 
 
 def _memory_of(raw: Raw) -> Any:
-    """A NumPy array over the memory of another one, which has to live as long."""
+    """Return a NumPy array over the memory of another array, which must outlive it."""
     interface = {
         "data": (raw.pointer, raw.readonly), "shape": tuple(raw.shape), "version": 3,
         "strides": None if raw.strides is None else tuple(raw.strides),

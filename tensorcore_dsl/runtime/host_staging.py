@@ -51,7 +51,7 @@ def span_of(argument: Description, pointer: int, index: int) -> Span:
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:
-    """Overlapping spans joined: their arguments may alias."""
+    """Join overlapping spans, whose arguments may alias."""
     result: list[Span] = []
     for span in sorted(spans):
         if result and span.low < result[-1].high:

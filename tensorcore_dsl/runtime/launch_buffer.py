@@ -1,4 +1,4 @@
-"""One launch in memory, as `cuLaunchKernelEx` reads it."""
+"""Memory of one launch, in the layout that `cuLaunchKernelEx` reads."""
 
 from __future__ import annotations
 

@@ -116,39 +116,39 @@ class LaunchConfig:
             )
 
 
-def _bytes(given: SupportsIndex) -> int:
+def _bytes(value: SupportsIndex) -> int:
     try:
-        return given.__index__()
+        return value.__index__()
     except (TypeError, AttributeError):
-        raise LaunchError(f"shared_bytes is {given!r}; an integer is needed") from None
+        raise LaunchError(f"shared_bytes is {value!r}; an integer is needed") from None
 
 
-def _flag(what: str, given: Any) -> bool:
-    if not isinstance(given, (bool, np.bool_)):
-        raise LaunchError(f"{what} is {given!r}; True or False are allowed")
-    return bool(given)
+def _flag(what: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise LaunchError(f"{what} is {value!r}; True or False are allowed")
+    return bool(value)
 
 
-def _dims(what: str, given: Dims, most: Dim, least: int = 1) -> Dim:
-    if callable(given):
+def _dims(what: str, value: Dims, most: Dim, least: int = 1) -> Dim:
+    if callable(value):
         raise LaunchError(
             f"{what} is a function; kernels under tc.autotune take functions of the arguments, "
             "this one takes one to three integers"
         )
-    if shape := getattr(given, "shape", ()):
+    if shape := getattr(value, "shape", ()):
         raise LaunchError(
             f"{what} is an array of shape {tuple(shape)}; a launch takes the grid and the block, "
             "and the arguments in a call of its own, as kernel[grid, block](...) and "
             "kernel.check(grid, block)(...) do"
         )
-    dims = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    dims = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     try:
         if not 1 <= len(dims) <= 3 or any(isinstance(d, bool) for d in dims):
             raise TypeError
         x, y, z = (d.__index__() for d in (*dims, 1, 1)[:3])
     except (TypeError, AttributeError):
         hint = "; // divides integers" if any(isinstance(d, float) for d in dims) else ""
-        raise LaunchError(f"{what} is {given!r}; it must be one to three integers{hint}") from None
+        raise LaunchError(f"{what} is {value!r}; it must be one to three integers{hint}") from None
     if not all(least <= d <= m for d, m in zip((x, y, z), most, strict=True)):
         raise LaunchError(f"{what} is {(x, y, z)}; each must be from {least} to {most}")
     return (x, y, z)
@@ -189,8 +189,8 @@ def check_stream(stream: Any) -> None:
 
 def launch_text(kernel: Any, options: Mapping[str, Any], stream: Any) -> str:
     """Show a kernel with the non-default options of a launch, for `repr`."""
-    given = {**options, "stream": stream}
-    text = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+    all_options = {**options, "stream": stream}
+    text = ", ".join(f"{name}={value!r}" for name, value in all_options.items() if value)
     return f"<launch of {repr(kernel)[1:-1]}: {text}>"
 
 

@@ -1,4 +1,4 @@
-"""Objects of modules, such as kernels, that are pickled by name."""
+"""Pickle objects of modules, such as kernels, by name."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Named:
     __name__: str
 
     def _stand_for(self, function: Callable[..., Any]) -> None:
-        """Take over what introspection reads of the function: `help`, `inspect.signature`.
+        """Copy the attributes that `help` and `inspect.signature` read from the function.
 
-        `help` shows the class of an object with its methods, and shows an object alone if its
-        docstring is not that of its class. So the class, which is the object's own, has them too.
+        `help` describes an object's class if the object has the class's docstring. So the object gets a
+        class of its own, with the function's docstring and signature.
         """
         functools.update_wrapper(self, function, updated=())  # type: ignore[arg-type]
         kind, sign = type(self), inspect.signature(function)
-        own = {"__doc__": self.__doc__, "__signature__": sign, "__module__": kind.__module__}
-        self.__class__ = type(function.__name__, (kind,), own)  # type: ignore[assignment]
+        attributes = {"__doc__": self.__doc__, "__signature__": sign, "__module__": kind.__module__}
+        self.__class__ = type(function.__name__, (kind,), attributes)  # type: ignore[assignment]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         kind = type(self).__bases__[0].__name__.lower()

@@ -20,7 +20,7 @@ Reset = Callable[[], None]
 
 @contextmanager
 def on_cpu(args: Sequence[Any], kept: Collection[int], zeroed: Collection[int]) -> Iterator[Reset]:
-    """A function that resets host arrays, by their numbers among `args`; it runs at the end too."""
+    """Yield a function that resets host arrays, given by their indices in `args`. It also runs at the end."""
     with on_host([args[index] for index in (*kept, *zeroed)]) as arrays:
         images = [array.copy() if i < len(kept) else 0 for i, array in enumerate(arrays)]
 
@@ -36,7 +36,7 @@ def on_cpu(args: Sequence[Any], kept: Collection[int], zeroed: Collection[int]) 
 
 @contextmanager
 def on_gpu(launch: Repeatable, kept: Collection[int], zeroed: Collection[int]) -> Iterator[Reset]:
-    """A function that resets arrays of a launch on its stream; it runs at the end too."""
+    """Yield a function that resets arrays of a launch on its stream. It also runs at the end."""
     gpu = driver.cuda_driver()
     with gpu.on_device(launch.device):
         memory = gpu.memory(launch.stream)
@@ -45,8 +45,8 @@ def on_gpu(launch: Repeatable, kept: Collection[int], zeroed: Collection[int]) -
 
     def reset() -> None:
         with gpu.on_device(launch.device):
-            for each in resets:
-                each()
+            for reset_array in resets:
+                reset_array()
 
     with ExitStack() as stack:
         stack.callback(reset)
@@ -70,10 +70,10 @@ def _zeroed(argument: Description, memory: Memory) -> Reset:
     data = np.empty(size, np.uint8)  # other elements lie between the elements of the array
     memory.download(low, data)
     memory.synchronize()
-    each = bits // 8
-    strides = [stride * each for stride in argument.strides]
+    itemsize = bits // 8
+    strides = [stride * itemsize for stride in argument.strides]
     start = argument.pointer - low
-    np.ndarray(argument.shape, f"V{each}", data, start, strides)[...] = np.void(bytes(each))
+    np.ndarray(argument.shape, f"V{itemsize}", data, start, strides)[...] = np.void(bytes(itemsize))
     image, owner = memory.allocate(size)
     memory.upload(image, data)
     memory.synchronize()

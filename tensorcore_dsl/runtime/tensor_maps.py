@@ -33,10 +33,10 @@ L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: 256 bytes read few rows 
 
 
 class Tiled(NamedTuple):
-    """An array as the driver's encoder takes it, without its address.
+    """Arguments of the driver's tensor-map encoder, without the array's address.
 
-    `extents` and `box` count elements, the innermost axis first; `strides` are bytes, of all
-    axes but the innermost.
+    `extents` and `box` count elements, the innermost axis first. `strides` are in bytes, without the
+    innermost axis.
     """
 
     dtype: DType
@@ -47,7 +47,7 @@ class Tiled(NamedTuple):
 
 
 def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
-    """`array` as `tensor_map` describes it; ArgumentError if TMA cannot read it."""
+    """Describe `array` for the driver's encoder; ArgumentError if TMA cannot read it as `tensor_map`."""
     for complaint in _complaints(array, tensor_map):
         raise ArgumentError(f"{name}: {complaint}", tensor_map.loc)
     size = storage_bits(array.type.dtype) // 8
@@ -62,7 +62,7 @@ def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
 
 
 def _rounded(size: int) -> int:
-    """A valid stride for an axis of one element, where it has no effect."""
+    """Round up to a valid stride, for an axis of one element, whose stride has no effect."""
     return min(-(-size // ADDRESS_ALIGN) * ADDRESS_ALIGN, MAX_STRIDE - ADDRESS_ALIGN)
 
 

@@ -126,7 +126,7 @@ def separately(
     setup: Callable[[], Any] | None = None,
     cold: bool = True,
 ) -> list[float]:
-    """Seconds of each of many launches.
+    """Measure the seconds of each of many launches.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _count(seconds: float, each: float) -> int:
 
 
 def in_a_row(launch: Launch, clock: Clock, least: float = SAMPLE) -> float:
-    """Seconds of one launch, of many in a row after two that warm up.
+    """Measure the mean seconds of launches in a row, after two warm-up launches.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def in_a_row(launch: Launch, clock: Clock, least: float = SAMPLE) -> float:
     clock : DeviceClock or HostClock
         What measures.
     least : float
-        Seconds that all of them take.
+        Seconds that all launches together take.
 
     Returns
     -------

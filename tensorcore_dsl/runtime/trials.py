@@ -130,8 +130,8 @@ class Bench:
 
     def warn(self, config: Any) -> None:
         """Issue the warnings that came with a configuration, once it is chosen."""
-        for one in self.warned.get(config, ()):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        for warning in self.warned.get(config, ()):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def fastest_first(trials: Iterable[Trial]) -> list[Trial]:

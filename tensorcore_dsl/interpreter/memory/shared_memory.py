@@ -80,7 +80,7 @@ class SharedMemory(accesses.WordMemory):
         self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray, size: int, across: bool
     ) -> None:
         """Read elements through the async proxy, as `isa.context` says."""
-        addresses, own = chunks.addresses, chunks.own
+        addresses, own = chunks.addresses, chunks.rows
         if size not in (1, 2, 4) or out[0].size * size != addresses.shape[1] * CHUNK:
             raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
         cluster = self.chunk.geometry.cluster_ctas
@@ -90,7 +90,7 @@ class SharedMemory(accesses.WordMemory):
 
     def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
         """Show a read through the async proxy to the checks, as `isa.context` says."""
-        addresses, own = chunks.addresses, chunks.own
+        addresses, own = chunks.addresses, chunks.rows
         chunk, sanitizer = self.chunk, self.sanitizer
         proxies = sanitizer.proxies
         owners, ctas, groups = sanitizer.mma.owners(whole)
@@ -143,7 +143,7 @@ class SharedMemory(accesses.WordMemory):
 
     def _refuse_chunk(self, instr: Instruction, code: int, index: int, chunks: Chunks) -> NoReturn:
         group, number = divmod(index, chunks.addresses.shape[1])
-        address = int(chunks.addresses[chunks.own[group], number])
+        address = int(chunks.addresses[chunks.rows[group], number])
         cta = group * WARPGROUP // self.chunk.group
         name = self.chunk.warpgroup_name(group)
         what = f"a {instr.opcode} of {name} reads shared {address:#x}"

@@ -35,7 +35,7 @@ def address_of_name(name: str) -> int:
 
 
 class Reader(Code):
-    """Reads arguments of given kinds and writes their key: all facts but pointers and numbers.
+    """Reads arguments of known kinds and writes their key: all properties but pointers and numbers.
 
     The key of an array is its device, dtype, alignment, extents and strides. `key` is its
     address, `end` the address behind it. written: see plans.key_function.
@@ -169,14 +169,14 @@ class Reader(Code):
         dtype = self._load_at(tensor, DLTensor.code.offset, I32)  # and bits, lanes
         self._append_array(device, self.builder.zext(dtype, I64), pointer)
         self._append(ndim)
-        given = [self._load(tensor, field) for field in (DLTensor.shape, DLTensor.strides)]
-        for numbers in given:
+        numbers_of = [self._load(tensor, field) for field in (DLTensor.shape, DLTensor.strides)]
+        for numbers in numbers_of:
             known = self.builder.not_(self._equal(numbers, 0))
             self._require(self.builder.or_(known, self._equal(ndim, 0)))
             self._append_all(ndim, partial(self._load_element, numbers))
         bits = self._load_at(tensor, DLTensor.bits.offset, ir.IntType(8))
         size = self.builder.lshr(self.builder.zext(bits, I64), I64(3))
-        self._add_span(pointer, given[0], given[1], ndim, size)
+        self._add_span(pointer, numbers_of[0], numbers_of[1], ndim, size)
         return pointer
 
     def _attribute_array(self, argument: Any, kind: argument_kinds.AttributeArray) -> Any:
@@ -199,14 +199,14 @@ class Reader(Code):
             interned = address_of_name(name.removesuffix("()"))
             if name.endswith("()"):
                 self._store_at(self.scratch, value)
-                given = (interned, self.scratch, 1, 0)
-                found = self._python("PyObject_VectorcallMethod", *given)
+                arguments = (interned, self.scratch, 1, 0)
+                attribute = self._python("PyObject_VectorcallMethod", *arguments)
             else:
-                found = self._python("PyObject_GetAttr", value, interned)
+                attribute = self._python("PyObject_GetAttr", value, interned)
             if value is not owner:
                 self._release(value)
-            self._require_success(self.builder.not_(self._equal(found, 0)))
-            value = found
+            self._require_success(self.builder.not_(self._equal(attribute, 0)))
+            value = attribute
         return value
 
     def _number(self, owner: Any, path: Sequence[str]) -> Any:
@@ -309,7 +309,7 @@ class Launch(Reader):
         """The plan with the key of the arguments; `miss` if there is none."""
         first, key_bytes = self._load(self.table, layout.Table.first_plan), self.key_bytes
         before = self.builder.block
-        plans, size, words, word, following, found = (self.builder.append_basic_block() for _ in range(6))
+        plans, size, words, word, following, fits = (self.builder.append_basic_block() for _ in range(6))
         self.builder.branch(plans)
         self.builder.position_at_end(plans)
         plan = self.builder.phi(I64)
@@ -322,7 +322,7 @@ class Launch(Reader):
         self.builder.position_at_end(words)
         offset = self.builder.phi(I64)
         offset.add_incoming(I64(0), size)
-        self.builder.cbranch(self._equal(offset, key_bytes), found, word)
+        self.builder.cbranch(self._equal(offset, key_bytes), fits, word)
         self.builder.position_at_end(word)
         mine, its = (self._load_at(self.builder.add(base, offset)) for base in (self.key, key))
         offset.add_incoming(self.builder.add(offset, I64(layout.WORD)), word)
@@ -330,7 +330,7 @@ class Launch(Reader):
         self.builder.position_at_end(following)
         plan.add_incoming(self._load(plan, layout.Plan.next_plan), following)
         self.builder.branch(plans)
-        self.builder.position_at_end(found)
+        self.builder.position_at_end(fits)
         return plan
 
     def _current_stream(self, plan: Any) -> Any:
@@ -388,9 +388,9 @@ class Launch(Reader):
     def _launch(self, plan: Any, driver: int) -> None:
         """cuLaunchKernelEx without the GIL: it may wait for space in the driver's queue."""
         names = ("config", "function", "parameters", "extra")
-        given = [self._load(plan, getattr(layout.Plan, name)) for name in names]
+        arguments = [self._load(plan, getattr(layout.Plan, name)) for name in names]
         state = self._python("PyEval_SaveThread")
-        code = self._call(driver, *given)
+        code = self._call(driver, *arguments)
         self._python("PyEval_RestoreThread", state, returns=VOID)
         with self.builder.if_then(self.builder.not_(self._equal(code, 0)), likely=False):
             number = self._python("PyLong_FromLongLong", self.builder.zext(code, I64))

@@ -23,9 +23,9 @@ MAX_POINTERS = 512  # whose tensor maps one argument of a plan holds; beyond, th
 def key_function(classes: tuple[type, ...], written: int = 0) -> Callable[..., Hashable]:
     """A function of arguments of these classes that returns a hashable key.
 
-    Keys are equal for equal types, shapes, strides, devices and alignments (up to 16 bytes). They
-    also tell where the first `written` arrays lie beside those behind them that are as near as to
-    share memory, so that equal keys mean equal overlaps.
+    Keys are equal for equal types, shapes, strides, devices and alignments (up to 16 bytes). If one of
+    the first `written` arrays overlaps a later array, the key also holds their distance. So equal keys
+    mean equal overlaps.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def key_function(classes: tuple[type, ...], written: int = 0) -> Callable[..., H
 
 
 def distances(arguments: Sequence[Description], written: int) -> tuple[int | None, ...]:
-    """Bytes from each of the first `written` arrays to the arrays behind it; None: spans apart."""
+    """Return the bytes from each of the first `written` arrays to later arrays; None: no overlap."""
     spans = [span_of(argument, argument.pointer, 0) for argument in arguments]
     return tuple(
         arguments[j].pointer - arguments[i].pointer
@@ -203,7 +203,7 @@ class _PlanMemory:
 
 
 def _Memory(arguments: int) -> Any:
-    """A `Plan` with its `Argument`s behind it."""
+    """Return the ctypes structure of a `Plan` followed by its `Argument`s."""
     fields = [("plan", layout.Plan), ("arguments", layout.Argument * arguments)]
     return type("Memory", (ctypes.Structure,), {"_fields_": fields})()
 
