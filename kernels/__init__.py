@@ -7,6 +7,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.attention import attention
 from tensorcore_dsl.kernels.host.attention_backward import attention_backward
+from tensorcore_dsl.kernels.host.attention_plan import plan_attention
 from tensorcore_dsl.kernels.host.distributed import (
     VirtualGroup,
     all_gather_gemm,
@@ -29,7 +30,8 @@ __all__ = [
     "AmpereConfig", "HopperConfig", "MixedConfig", "PackedWeights", "RowReduction", "SparseMatrix",
     "VirtualGroup", "all_gather_gemm", "attention", "attention_backward", "compress", "decompress",
     "explain_bits", "export_gemm", "gemm", "gemm_all_reduce", "gemm_reduce_scatter", "grouped_gemm",
-    "k_grouped_gemm", "pack", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune", "warm",
+    "k_grouped_gemm", "pack", "plan", "plan_attention", "requantised_gemm", "scaled_gemm", "swiglu",
+    "tune", "warm",
 ]  # fmt: skip
 
 

@@ -335,6 +335,11 @@ FUNCTIONS: dict[str, Case] = {
     "scaled_gemm": (kernels.scaled_gemm, scaled_case, (*SHARED_OPTIONS, "out_dtype")),
     "requantised_gemm": (kernels.requantised_gemm, requantised_case, ("zero", "out", "config", "stream")),
     "attention": (kernels.attention, attention_case, ATTENTION_OPTIONS),
+    "plan_attention": (
+        kernels.plan_attention,
+        attention_case,
+        tuple({*ATTENTION_OPTIONS} - {"out", "return_lse", "stream"}),
+    ),
     "attention_backward": (
         kernels.attention_backward,
         backward_case,

@@ -239,8 +239,8 @@ def _bind_sm90(
 ) -> Callable[..., None]:
     batch, heads, queries, _ = descriptions["q"].shape
     sequences = arrays[5].shape[0] - 1 if traits.packed else 1
-    traits = replace(traits, pack=_pack(heads // descriptions["k"].shape[1], queries / sequences))
-    config, lines = _choose(traits, queries), heads if traits.pack == 1 else descriptions["k"].shape[1]
+    traits, config = configured(traits, queries, heads // descriptions["k"].shape[1], sequences)
+    lines = heads if traits.pack == 1 else descriptions["k"].shape[1]
     # Tiles of a causal mask differ in length: many heads advance together, and the longest tiles
     # start first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
     of_head = 2 * descriptions["k"].shape[2] * (traits.depth + traits.width)
@@ -266,6 +266,14 @@ def _bind_sm90(
         pdl=True,
     )
     return lambda *arrays: launch(*arguments(*arrays))
+
+
+def configured(
+    traits: AttentionTraits, queries: int, shared_by: int, sequences: int
+) -> tuple[AttentionTraits, AttentionConfig]:
+    """Choose how many heads a tile packs, and the configuration, of the wgmma kernel."""
+    traits = replace(traits, pack=_pack(shared_by, queries / sequences))
+    return traits, _choose(traits, queries)
 
 
 def _pack(shared_by: int, queries: float) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.attention_gradients import THREADS, sum_rows
+from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
@@ -223,8 +224,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
     keys, kv_heads = problem.arrays["k"].shape[2], problem.arrays["k"].shape[1]
     sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
-    most = max(traits.depth, traits.width)
-    config = BackwardConfig(2 if most <= SLAB else 1, wide=most > 128)
+    config = configured_gradients(traits)
     spaces = Workspaces.of(problem, config.BM, config.shares, sequences)
     tiles = -(-keys // config.BN) * kv_heads * sequences
     if traits.packed:  # each sequence may begin a tile
@@ -249,6 +249,12 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         (finish, spaces.grid, 2 * WARPGROUP, options),
     )
     return _bind_all(problem, launches, by_kernel, arrays, stream)
+
+
+def configured_gradients(traits: AttentionTraits) -> BackwardConfig:
+    """Choose the configuration of the wgmma kernel by D."""
+    most = max(traits.depth, traits.width)
+    return BackwardConfig(2 if most <= SLAB else 1, wide=most > 128)
 
 
 def _bind_all(

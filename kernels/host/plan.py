@@ -21,6 +21,7 @@ from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arrays import zero_terms
+from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
 from tensorcore_dsl.kernels.host.families import SM80, SM90, VECTORS, has_wgmma, stores_without_tma
@@ -262,15 +263,15 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     return replace(plan, problem=problem, copies=copies)
 
 
-def explain_bits(plan: Plan) -> str:
-    """Explain how an element of D is summed and rounded, line by line.
+def explain_bits(plan: Plan | AttentionPlan) -> str:
+    """Explain how an element of the result is summed and rounded, line by line.
 
     Plans of one text give equal bits. The text holds for the target that is current.
 
     Parameters
     ----------
-    plan : Plan
-        What `kernels.plan` returns.
+    plan : Plan or AttentionPlan
+        What `kernels.plan` or `kernels.plan_attention` returns.
 
     Returns
     -------
@@ -289,8 +290,12 @@ def explain_bits(plan: Plan) -> str:
     >>> len(text.splitlines()) > 1
     True
     """
+    if isinstance(plan, AttentionPlan):
+        return plan.explained()
     if not isinstance(plan, Plan) or plan.problem is None:
-        raise tc.ArgumentError(f"plan is {brief(plan)}; needed is what kernels.plan returns")
+        raise tc.ArgumentError(
+            f"plan is {brief(plan)}; needed is what kernels.plan or kernels.plan_attention returns"
+        )
     if plan.config is None:
         return "no kernel runs: D has no elements, or is beta C as K is 0"
     return str(summation_of(plan.problem, plan.config))

@@ -1,0 +1,102 @@
+"""`explain_bits` of attention: the text follows the launch, and NumPy that follows the text has its bits."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import FAMILIES, operands, starts
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.host import launch
+
+
+@tc.kernel(threads=32)
+def logarithm(total: tc.Array, best: tc.f32, out: tc.Array) -> Any:
+    if tc.threadIdx.x == 0:
+        out[0] = tc.fma(best, 1.0, tc.log2(total[0])) * math.log(2)
+
+
+def explained(*arrays: Any, **options: Any) -> dict[str, str]:
+    lines = kernels.explain_bits(kernels.plan_attention(*arrays, **options)).splitlines()
+    return {name: text.strip() for name, text in (line.split(":", 1) for line in lines)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_numpy_in_the_order_of_the_text_has_the_bits_of_the_total(family: str) -> None:
+    """Scores are whole numbers and the scale is ln 2, so weights are exact powers of two.
+
+    A lane that has added the greatest weight loses the small sums of all tiles behind it.
+    """
+    count = 4096
+    q, k, v = operands(1, count, 8)
+    q[...], q[..., 0] = 0, 1
+    scores = np.random.default_rng(0).integers(-32, -29, count)
+    scores[-1] = 0
+    k[0, 0, :, 0] = scores
+    with tc.target("cpu", FAMILIES[family]):
+        text = explained(q, k, v, scale=math.log(2))
+        _, lse = kernels.attention(q, k, v, scale=math.log(2), return_lse=True)
+        size = int(re.search(r"in tiles of (\d+) keys", text["scores"])[1])  # type: ignore[index]
+        begins = list(range(0, count, size))
+        assert text["keys"].startswith("from the last" if family == "sm90" else "from the first")
+        if family == "sm90":
+            begins.reverse()
+        expected, backwards = (total_of(scores, size, order) for order in (begins, begins[::-1]))
+        results = np.zeros((2, 1), np.float32)
+        for total, result in zip((expected, backwards), results, strict=True):
+            logarithm[1, 32](np.array([total]), float(scores.max()), result)
+    assert results[0] != results[1], "the order of tiles shows in the bits"
+    assert lse[0, 0, 0] == results[0]
+
+
+def total_of(scores: np.ndarray, size: int, begins: list[int]) -> np.float32:
+    """The total of a row, as the text says."""
+    best, totals = -math.inf, [np.float32(0)] * 4
+    for begin in begins:
+        tile = scores[begin : begin + size]
+        grown = max(best, tile.max())
+        factor = np.float64(0 if best == -math.inf else 2.0 ** (best - grown))
+        for lane in range(4):
+            sums = np.float32(0)
+            for column in range(len(tile)):
+                if column % 8 // 2 == lane:
+                    sums += np.float32(2.0 ** (tile[column] - grown))
+            totals[lane] = np.float32(totals[lane] * factor + sums)
+        best = grown
+    pairs = [totals[lane] + totals[lane ^ 1] for lane in range(4)]
+    return np.float32(pairs[0] + pairs[2])
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_the_text_has_the_tiles_of_the_launch(dim: int) -> None:
+    q, k, v = operands(20, 40, dim, heads=4, shared_by=2)
+    text = explained(q, k, v, causal=True)
+    with launch.recorded() as bound:
+        out, lse = kernels.attention(q, k, v, causal=True, return_lse=True)
+        kernels.attention_backward(q, q, k, v, out, lse, causal=True)
+    configs = [one.constants["config"] for one in bound if "config" in one.constants]
+    assert f"in tiles of {configs[0].BN} keys" in text["scores"]
+    assert f"tiles of {configs[1].BN} keys, each summed from zero" in text["dQ"]
+    assert f"the 2 heads of q in turn, blocks of {configs[1].BM} queries" in text["dV, dK"]
+
+
+def test_what_changes_the_text() -> None:
+    q, k, v = operands(64, 64)
+    usual = explained(q, k, v)
+    assert "dS" in usual and "tanh" not in str(usual)
+    assert "tanh^2" in explained(q, k, v, softcap=3.0)["dS"]
+    k, v = operands(64, 16, seed=1)[1:]
+    paged = explained(
+        q, k, v, cu_seqlens=(starts([64]), starts([16])), block_table=np.zeros((1, 1), np.int32)
+    )
+    assert "dQ" not in paged, "pages have no gradients"
+    with tc.target("cpu", "sm_80"):
+        text = explained(*operands(64, 64))
+    assert text["sums"].startswith("8 products") and "one sum of the tensor cores" in text["dQ"]
+    with pytest.raises(tc.ArgumentError, match="multiple of 8"):
+        kernels.plan_attention(*operands(8, 8, 60))
