@@ -1,4 +1,4 @@
-"""Kernels as files: machine code, C header and source, description; and their launch from Python."""
+"""Export kernels to files (machine code, C header, C source, JSON), and launch them from Python."""
 
 from tensorcore_dsl.export.load import ExportedKernel as ExportedKernel
 from tensorcore_dsl.export.load import load_exported as load_exported

@@ -1,4 +1,4 @@
-"""C header and C source of an exported kernel: a typed launcher that calls the CUDA driver alone."""
+"""Write the C header and source of an exported kernel: a typed launcher that only needs the CUDA driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _C_TYPES = {
     "f32": "float",
     "f64": "double",
 }
-# Words that no parameter of the launcher may be called: of C and C++, and of the launcher itself.
+# Reserved words: keywords of C and C++, and names that the launcher uses.
 _RESERVED = """alignas alignof and asm auto bool break case catch char class const constexpr continue default
     delete do double else enum explicit extern false float for friend goto if inline int long mutable
     namespace new not operator or private protected public register restrict return short signed sizeof
@@ -88,13 +88,13 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, int element_b
 
 @dataclass(frozen=True)
 class CSource:
-    """The C of an export: `header()` and `source()`."""
+    """The C files of an export: `header()` and `source()`."""
 
     interface: Interface
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Names of the arguments in C: ASCII, none of them a reserved word or an earlier one."""
+        """Names of the arguments in C: unique ASCII names that are not reserved."""
         used = set(_RESERVED.split())
         names = {}
         for argument in self.interface.arguments:
@@ -302,12 +302,12 @@ class CSource:
 
 
 def _comment(text: str) -> str:
-    """Text that ends no comment."""
+    """Escape text so that it does not end a C comment."""
     return text.replace("*/", "* /")
 
 
 def _attributes(interface: Interface) -> list[list[str]]:
-    """Assignments for each attribute of the launch, behind `attributes[i].`"""
+    """Return the assignments of each launch attribute, without their prefix `attributes[i].`"""
     config = interface.config
     result = []
     if config.cooperative:
@@ -327,7 +327,7 @@ def _attributes(interface: Interface) -> list[list[str]]:
 
 
 def _attribute_steps(attributes: list[list[str]]) -> Iterator[str]:
-    """Statements that put the attributes into the configuration."""
+    """Yield the statements that put the attributes into the launch configuration."""
     if attributes:
         yield "memset(attributes, 0, sizeof attributes);"
     for number, assignments in enumerate(attributes):
@@ -366,7 +366,7 @@ def _function(signature: str, steps: list[str]) -> str:
 
 
 def _words(code: bytes) -> str:
-    """The bytes as 64-bit words, with at least one zero byte behind them, which ends a text."""
+    """Write bytes as 64-bit words, followed by at least one zero byte, which terminates PTX text."""
     padded = code + bytes(8 - len(code) % 8)
     words = [f"{word:#x}" for (word,) in struct.iter_unpack("<Q", padded)]
     lines = [words[at : at + _WORDS_A_LINE] for at in range(0, len(words), _WORDS_A_LINE)]

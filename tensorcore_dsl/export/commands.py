@@ -16,7 +16,7 @@ _OPTIONS = ("arch", "name", "form", "grid", "block", "shared_bytes", "cluster", 
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the two commands. command: makes the parser of one, of its name, function and text."""
+    """Add the two commands. `command(name, function, text)` makes the parser of one."""
     compiled = command(
         "compile", compile_kernel, "print a kernel's IR, PTX or SASS, or what it takes of a GPU"
     )

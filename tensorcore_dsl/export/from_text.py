@@ -1,4 +1,4 @@
-"""Kernels and types of arguments as text, for the command line: `file.py:kernel f16[?,1] f32 n=2`."""
+"""Parse kernels and argument types of the command line: `file.py:kernel f16[?,1] f32 n=2`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYNTAX = (
 
 
 def kernel_in_file(place: str) -> tuple[Any, dict[str, Any]]:
-    """The kernel of "file.py:kernel", and the names of its module, which is imported, not run as a script."""
+    """Import the module of "file.py:kernel", not as a script. Return the kernel and the module's names."""
     path, _, name = place.rpartition(":")
     if not path or not name.isidentifier():
         raise ArgumentError(f"{place!r} names no kernel; needed is file.py:kernel")
@@ -42,7 +42,7 @@ def kernel_in_file(place: str) -> tuple[Any, dict[str, Any]]:
 
 
 def arguments_of(kernel: Any, texts: Sequence[str], names: dict[str, Any]) -> dict[str, Any]:
-    """Types of the run-time arguments and Const values by name.
+    """Parse the types of run-time arguments and the values of Const parameters, by name.
 
     texts: types in the order of the run-time parameters; name=type, and name=value for a Const, which may
     be an expression over `names`.
@@ -78,7 +78,7 @@ def _value(text: str, expression: str, names: dict[str, Any]) -> Any:
 
 
 def type_of(text: str) -> Any:
-    """The type that a text names."""
+    """Parse a type, such as "f16[?,1]" or "f32"."""
     if text == "none":
         return None
     match = _TYPE.fullmatch(text.strip())

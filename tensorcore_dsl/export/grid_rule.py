@@ -25,7 +25,7 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class GridRule:
-    """Blocks along the three axes, as Python expressions of the arguments.
+    """The grid as three Python expressions of the arguments.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class GridRule:
         return rule
 
     def blocks(self, values: Mapping[str, Any]) -> tuple[int, ...]:
-        """The grid for arguments: arrays, or anything else with a shape, and numbers by name."""
+        """Evaluate the grid for arguments by name: numbers, and objects with a shape."""
         scope = {**_FUNCTIONS, **values, "__builtins__": {}}
         return tuple(int(eval(compile(_parsed(text), "<grid>", "eval"), scope)) for text in self.texts)
 
@@ -76,7 +76,7 @@ def _parsed(text: str) -> ast.Expression:
 
 
 def _c(node: ast.AST, text: str, types: Types, c_names: Mapping[str, str] | None = None) -> str:
-    """An expression in C; ArgumentError for what no rule may have."""
+    """Translate an expression to C; ArgumentError for syntax that is not allowed."""
 
     def c(part: ast.AST) -> str:
         return _c(part, text, types, c_names)

@@ -1,4 +1,4 @@
-"""Description of an exported kernel, and its file of JSON."""
+"""Description of an exported kernel, stored as JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tensorcore_dsl.runtime.arguments import ArgumentType, ArrayType, Packer, Sc
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES
 
-FORMAT = 1  # of the JSON; a reader of another number refuses the file
+FORMAT = 1  # version of the JSON format; other versions are refused
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A run-time argument: its name, its type, and the shape that it must have (None: any)."""
+    """A run-time argument: name, type, and required shape (None: any)."""
 
     name: str
     type: ArgumentType
@@ -58,18 +58,18 @@ class Argument:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a program must know to launch an exported kernel.
+    """Everything that a program needs to launch an exported kernel.
 
     Attributes
     ----------
     name : str
-        Of the files and of the functions in C.
+        Name of the files and prefix of the C functions.
     code : str
         Name of the file with the machine code, or with the PTX.
     cubin : Cubin
-        The kernel. Of an export as PTX, its code is the text.
+        The kernel. For an export as PTX, its code is the text.
     arguments : tuple of Argument
-        At run time, in order.
+        The run-time arguments in order.
     grid : GridRule or None
         None: the caller gives the grid.
     config : LaunchConfig
@@ -97,7 +97,7 @@ class Interface:
         return {argument.name: argument.type for argument in self.arguments}
 
     def parameters(self) -> list[dict[str, Any]]:
-        """Parameters of the entry in order. Machine code tells their offsets, PTX does not."""
+        """Parameters of the entry in order. Their offsets are known for machine code only."""
         names = [argument.name for argument in self.arguments]
         packed = Packer(tuple(self.types.values())).parameters
         rows = [(f"{names[p.argument]}{p.suffix}", p.ptx, int(p.ptx[1:]) // 8) for p in packed]
@@ -150,7 +150,7 @@ class Interface:
 
     @classmethod
     def read(cls, path: Path) -> Interface:
-        """The interface in a file of JSON, with the code beside it."""
+        """Read an interface from a JSON file, and the code from the file in the same folder."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             version = data["format"]
@@ -190,5 +190,5 @@ def element_bytes(kind: ArrayType) -> int:
 
 
 def array_arguments(arguments: Sequence[Argument]) -> list[tuple[Argument, ArrayType]]:
-    """The arguments that are arrays, each with its type."""
+    """Return the array arguments, each with its type."""
     return [(a, a.type) for a in arguments if isinstance(a.type, ArrayType)]

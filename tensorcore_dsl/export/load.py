@@ -25,12 +25,12 @@ def load_exported(path: str | Path) -> ExportedKernel:
     Parameters
     ----------
     path : str or Path
-        Of the file of JSON. The code lies beside it.
+        The path of the JSON file. The file with the code is in the same folder.
 
     Returns
     -------
     ExportedKernel
-        Called with the arguments of a launch.
+        The kernel. A call with the arguments launches it.
 
     Raises
     ------
@@ -74,11 +74,11 @@ class ExportedKernel:
         Parameters
         ----------
         *args : array or number
-            In the order of the interface; None where the kernel was compiled for None.
+            The arguments in the order of the interface; None where the kernel was compiled for None.
         grid : int or tuple of int, optional
-            Blocks. None: the rule that the kernel was exported with.
+            CTAs. None: the rule that the kernel was exported with.
         stream : stream, optional
-            As for `kernel[grid, block, stream]`.
+            A stream, as for `kernel[grid, block, stream]`.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class ExportedKernel:
         return self.interface.grid.blocks(values)
 
     def launcher(self, grid: Dims, stream: Any = None) -> Launcher:
-        """The launcher for a grid and a stream."""
+        """Return the launcher for a grid and a stream."""
         config = self.interface.config
         exact = LaunchConfig.of(
             grid, config.block, config.shared_bytes, config.cluster, config.cooperative, config.pdl
@@ -135,7 +135,7 @@ class ExportedKernel:
         return launcher
 
     def _cubin(self) -> Cubin:
-        """The machine code, of PTX for the architecture that it was written for."""
+        """The machine code. PTX is compiled for the architecture that it was written for."""
         cubin = self.interface.cubin
         if not self.interface.code.endswith(".ptx"):
             return cubin
@@ -146,7 +146,7 @@ class ExportedKernel:
 
 
 class _Launcher(Launcher):
-    """A launcher of a kernel that was compiled for the types of `exported`, and takes all that fits them."""
+    """A launcher that accepts arguments which fit the types of `exported`, such as a better alignment."""
 
     exported: Sequence[Argument] = ()
 
@@ -156,7 +156,7 @@ class _Launcher(Launcher):
 
 
 def _as_exported(given: Description, argument: Argument) -> Description:
-    """A description with the type that the kernel was compiled for; ArgumentError if it does not fit."""
+    """Replace a description's type by the compiled type; ArgumentError if it does not fit."""
     kind, wanted = given.type, argument.type
     fits = kind == wanted
     if isinstance(kind, ArrayType) and isinstance(wanted, ArrayType):

@@ -1,4 +1,4 @@
-"""`kernel.export(...)`: writes a kernel as files that a program without Python launches."""
+"""`kernel.export(...)`: write a kernel to files that programs without Python can launch."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def write_kernel(
     about: str,
     **options: Any,
 ) -> Path:
-    """Write the files of a specialisation; returns the path of the JSON.
+    """Write the files of a specialisation, and return the path of the JSON file.
 
-    options: of LaunchConfig.of. The other parameters are those of `kernel.export`.
+    options: options of LaunchConfig.of. `kernel.export` describes the other parameters.
     """
     name = identifier(entry_name(chosen.ir.name) if name is None else name)
     if form not in FORMS:
@@ -69,14 +69,14 @@ def write_kernel(
 
 
 def identifier(name: Any) -> str:
-    """A name of C and Python; ArgumentError for others."""
+    """Check that `name` is an identifier in C and Python; ArgumentError otherwise."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ArgumentError(f"name is {name!r}; it names functions in C: letters, digits and _")
     return name
 
 
 def _as_ptx(chosen: Specialisation) -> Cubin:
-    """The kernel as text, for the driver to compile."""
+    """Return the kernel as PTX text, which the driver compiles."""
     return Cubin(
         entry_name(chosen.ir.name),
         chosen.arch.name,
@@ -99,7 +99,7 @@ def _config(chosen: Specialisation, cubin: Cubin, block: Any, options: dict[str,
                 "@tc.kernel(threads=...)"
             )
         block = chosen.ir.threads
-    config = LaunchConfig.of((0, 0, 0), block, **options)  # a grid that fits every cluster
+    config = LaunchConfig.of((0, 0, 0), block, **options)  # an empty grid fits every cluster size
     return config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
 
 

@@ -1,4 +1,4 @@
-"""Kernels as functions of JAX: in compiled programs, with gradients and `vmap`."""
+"""Kernels as JAX functions, which work under `jit`, `grad` and `vmap`."""
 
 try:
     import jax as _jax

@@ -1,8 +1,8 @@
-"""Calls of Python functions from compiled programs of XLA.
+"""Call Python functions from compiled XLA programs.
 
 On a GPU, XLA calls a handler of its foreign function interface, which finds the function by the attribute
 `key`. The buffers are `DeviceArray`s, and the function queues its work on XLA's stream. The structures are
-those of `xla/ffi/api/c_api.h`. On the CPU, the function is a callback with NumPy arrays.
+defined in `xla/ffi/api/c_api.h`. On the CPU, the function is a callback with NumPy arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _functions: dict[str, Function] = {}  # by key
 
 
 class _Struct(ctypes.Structure):
-    """A structure of XLA, which begins with its size and a list of extensions."""
+    """Base of XLA's structures: size in bytes, and a list of extensions."""
 
     _fields_: ClassVar[Any] = (("struct_size", c_size_t), ("extensions", c_void_p))
 
@@ -103,7 +103,7 @@ _CALL = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 
 
 class DeviceArray:
-    """An array in the memory of a GPU. strides: bytes, None for row-major. owner: keeps the memory."""
+    """An array in GPU memory. strides: in bytes, None for row-major. owner: object that owns the memory."""
 
     def __init__(
         self, pointer: int, shape: tuple[int, ...], dtype: Any, strides: Any = None, owner: Any = None
@@ -135,7 +135,7 @@ class DeviceArray:
 
 
 class _Namespace:
-    """Workspaces of kernels: new arrays beside a DeviceArray."""
+    """Array namespace of DeviceArray; kernels allocate their workspaces with `empty`."""
 
     bool = np.bool_
     float16, float32, float64, bfloat16 = np.float16, np.float32, np.float64, ml_dtypes.bfloat16
@@ -171,7 +171,7 @@ def _stream(frame: _Frame) -> int:
 
 
 def _extensions(frame: _Frame) -> Iterator[tuple[int, int]]:
-    """Type and address of each extension."""
+    """Yield type and address of each extension."""
     address = frame.extensions
     while address:
         extension = _Extension.from_address(address)
@@ -180,7 +180,7 @@ def _extensions(frame: _Frame) -> Iterator[tuple[int, int]]:
 
 
 def _handle(address: int) -> int | None:
-    """Call the function of a call frame; returns an error of XLA, or nothing."""
+    """Call the function that a call frame names. Return an XLA error, None on success."""
     frame = _Frame.from_address(address)
     for kind, extension in _extensions(frame):
         if kind == _METADATA:  # the registration asks for the version
@@ -193,22 +193,22 @@ def _handle(address: int) -> int | None:
     try:
         key = _attribute(frame.attributes, "key")
         _functions[key](_arrays(frame.inputs), _arrays(frame.outputs), _stream(frame))
-    except Exception as error:  # no exception crosses the border
+    except Exception as error:  # No exception may pass through C code.
         text = f"{type(error).__name__}: {error}".encode()
         given = _ErrorArgs(ctypes.sizeof(_ErrorArgs), None, text, _INTERNAL)
         return int(_CALL(frame.api.contents.create_error)(ctypes.addressof(given)) or 0)
     return None
 
 
-HANDLER = _CALL(_handle)  # XLA calls it as long as it lives
+HANDLER = _CALL(_handle)  # must stay alive as long as XLA may call it
 jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(HANDLER), platform="CUDA")
 
 
 def call(key: str, function: Function, results: Any, *arrays: Any) -> Any:
-    """Call function(inputs, outputs, stream) in the program that is being traced.
+    """Add a call of function(inputs, outputs, stream) to the program that is being traced.
 
-    key: names the function in compiled programs, in other processes too. results: the shape and type of
-    the output, or a tuple of those of several. `vmap` calls the function for each element.
+    key: identifies the function in compiled programs, also in other processes. results: shape and type of
+    the output, or a tuple with one for each output. `vmap` calls the function for each element.
     """
     _functions[key] = function
 

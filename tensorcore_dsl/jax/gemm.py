@@ -1,4 +1,4 @@
-"""`gemm` as a function of JAX, with gradients and `vmap` by the same kernels."""
+"""`gemm` as a JAX function. Gradients and `vmap` use the same kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.host.operands import output_dtype
 
 @dataclass(frozen=True)
 class Product:
-    """alpha op(A) op(B) + beta C; op transposes if its flag is set. Other fields: as for `kernels.gemm`."""
+    """alpha op(A) op(B) + beta C; op transposes if its flag is set. Other fields: see `kernels.gemm`."""
 
     alpha: float = 1
     beta: float = 0
@@ -33,7 +33,7 @@ class Product:
     b_transposed: bool = False
 
     def __call__(self, a: Any, b: Any, *c: Any) -> Any:
-        """The product of arrays of JAX."""
+        """Multiply JAX arrays."""
         result = jax.ShapeDtypeStruct(self.shape(a, b), self.dtype(a))
         key = f"gemm:{self!r}:{[(x.shape, str(x.dtype)) for x in (a, b, *c)]}"
         return ffi.call(key, self._run, result, a, b, *c)
@@ -70,7 +70,7 @@ class Product:
 
 
 class _Shaped:
-    """A shape whose axes can be exchanged, as those of an array."""
+    """A shape with the method `swapaxes` of arrays."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -100,22 +100,22 @@ def gemm(
     a, b : array
         (M, K) and (K, N), or batches of them in a leading axis; one may be a matrix for all.
     c : array, optional
-        Of a shape that broadcasts to the result.
+        An array that broadcasts to the result.
     alpha, beta : float
         Python numbers, which are known when the program is traced.
     out_dtype : dtype, optional
-        Of the result; None: as for `kernels.gemm`.
+        Type of the result. None: the default of `kernels.gemm`.
     precision : {"f32", "tf32"}, optional
-        Of f32 products.
+        Precision of f32 products.
     accumulate : {"f16", "fast"}, optional
-        As for `kernels.gemm`.
+        Accumulation, see `kernels.gemm`.
     bits : {"any", "batch_invariant"}
-        As for `kernels.gemm`.
+        Reproducibility, see `kernels.gemm`.
 
     Returns
     -------
     array
-        Of JAX. Its gradients are products by the same kernels, of the cotangent rounded to A's type.
+        A JAX array. Its gradients are products by the same kernels; the cotangent is rounded to A's type.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def gemm(
 
 
 def _checked(product: Product, a: Any, b: Any) -> Product:
-    """Refuse operands as `kernels.gemm` does, when the program is traced."""
+    """Check the operands at tracing time, like `kernels.gemm` does at run time."""
     accumulate = tc.f16 if product.accumulate == "f16" else product.accumulate
     operands = np.empty(a.shape, a.dtype), np.empty(b.shape, b.dtype)
     options: Any = {"precision": product.precision, "bits": product.bits, "accumulate": accumulate}
@@ -167,7 +167,7 @@ def _keep_with_c(product: Product, a: Any, b: Any, c: Any) -> Any:
 
 
 def _gradients(product: Product, saved: Any, cotangent: Any) -> tuple[Any, Any]:
-    """Gradients of A and B as they are stored."""
+    """Compute the gradients of A and B in their stored layouts."""
     a, b = saved
     grad = cotangent.astype(a.dtype)
     ta, tb = product.a_transposed, product.b_transposed
@@ -184,7 +184,7 @@ def _gradients_with_c(product: Product, saved: Any, cotangent: Any) -> tuple[Any
 
 
 def _like(gradient: Any, operand: Any) -> Any:
-    """The gradient of an operand, which may be one matrix for a batch of products."""
+    """Sum a gradient over the batch if its operand is one matrix for all products."""
     if gradient.ndim > operand.ndim:
         gradient = gradient.astype(jnp.float32).sum(0)
     return gradient.astype(operand.dtype)
@@ -195,7 +195,7 @@ _product_with_c.defvjp(_keep_with_c, _gradients_with_c)
 
 
 def _launched(product: Product) -> Any:
-    """The product with a rule for `vmap`: batches of matrices in one launch, where kernels take them."""
+    """Return the product with a `vmap` rule: a batch of matrices is one launch if kernels accept it."""
     function = jax.custom_batching.custom_vmap(product.__call__)
 
     @function.def_vmap

@@ -1,4 +1,4 @@
-"""`@operator(...)` above `@tc.kernel`: a kernel of a user as a function of JAX, also under jit."""
+"""`@operator(...)` above `@tc.kernel`: make a user's kernel a JAX function, also under jit."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def operator(
     vjp: Callable[..., Any] | None = None,
     **launch: Any,
 ) -> Callable[[tc.Kernel], Any]:
-    """Decorator that makes a kernel a function of JAX, also under `jax.jit`, `grad` and `vmap`.
+    """Decorate a kernel as a JAX function, which also works under `jax.jit`, `grad` and `vmap`.
 
     `vmap` launches the kernel for each element.
-    The function takes the kernel's parameters that are no outputs: arrays, and Python numbers and Const
-    values, which are known when the program is traced. It returns the outputs. On a GPU the kernel runs
+    The function takes the kernel's parameters except the outputs: arrays, Python numbers and Const values.
+    Numbers and Const values must be known at tracing time. It returns the outputs. On a GPU the kernel runs
     on XLA's stream, on the CPU in emulation.
 
     Parameters
@@ -135,7 +135,7 @@ class Operator:
         return self._returned(self._differentiable(static, tuple(arrays))(*arrays.values()))
 
     def _bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name; the outputs are no parameters of the function."""
+        """Bind the arguments to names. Outputs are not parameters of the function."""
         try:
             bound = self.signature.bind(*args, **named)
         except TypeError as error:
@@ -144,7 +144,7 @@ class Operator:
         return bound.arguments
 
     def _differentiable(self, static: dict[str, Any], names: tuple[str, ...]) -> Callable[..., Any]:
-        """The call with the user's gradients."""
+        """Return the call as a function of arrays, with the user's gradients."""
         forward = partial(self._call, static, names=names)
         function = jax.custom_vjp(lambda *arrays: forward(*arrays))
 
@@ -164,7 +164,7 @@ class Operator:
         return function
 
     def _call(self, static: dict[str, Any], /, *arrays: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """The outputs of one launch."""
+        """Launch once and return the outputs."""
         given = static | dict(zip(names, arrays, strict=True))
         made = {name: called(make, given) for name, make in self.outputs.items()}
         results = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in made.items()}
@@ -181,7 +181,7 @@ class Operator:
         return tuple(ffi.call(key, run, tuple(results.values()), *arrays))
 
     def _key(self, values: dict[str, Any], sizes: Any) -> str:
-        """What the launch depends on; refuses a kernel that writes an array that is no output."""
+        """Return a key of all that the launch depends on. Refuse a kernel that writes an input."""
         kernel = self.kernel
         stand_ins = {name: np.empty(x.shape, x.dtype) if _is_array(x) else x for name, x in values.items()}
         built = kernel.specialise((), stand_ins)

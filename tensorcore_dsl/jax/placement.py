@@ -1,4 +1,4 @@
-"""Where kernels run that a program of XLA calls: its arrays decide."""
+"""Choose the target of kernels that an XLA program calls: the GPU or CPU that holds its arrays."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ import tensorcore_dsl as tc
 
 
 def target_of(array: Any) -> AbstractContextManager[None]:
-    """The target in which kernels run on this array."""
+    """Return the target context for kernels on `array`."""
     return tc.target("cpu" if isinstance(array, np.ndarray) else "cuda")

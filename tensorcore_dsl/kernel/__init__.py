@@ -1,4 +1,4 @@
-"""The result of `@tc.kernel`: a kernel that is compiled on demand, launched and emulated."""
+"""The class behind `@tc.kernel`: kernels are compiled on demand, launched and emulated."""
 
 from tensorcore_dsl.kernel.constants import constants_key as constants_key
 from tensorcore_dsl.kernel.decorator import Kernel as Kernel

@@ -32,22 +32,22 @@ class CompiledKernel(Definition):
     def specialise(
         self, args: Sequence[Any], constants: dict[str, Any], arch: str | Arch | None = None
     ) -> Specialisation:
-        """The specialisation for arguments (or their types) and Const values."""
+        """Return the specialisation for arguments (or their types) and Const values."""
         kernel, args, named = self.with_peers(tuple(args), constants)
         runtime, constants_by_name = kernel.split(args, named)
         return kernel.specialised(kernel.types_of(runtime), constants_by_name, arch)
 
     def renew(self) -> None:
-        """Drop all specialisations if a value that the kernel reads around it has changed."""
+        """Drop all specialisations if a global or enclosing value that the kernel reads has changed."""
         if self._readings is not None and self._readings.changed():
             self._specialisations, self._readings = {}, None
 
     def specialised(
         self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any, checks: bool | None = None
     ) -> Specialisation:
-        """The specialisation for types of run-time arguments and Const values.
+        """Return the specialisation for types of run-time arguments and Const values.
 
-        checks: of indices and assertions; None: as a build for the GPU does.
+        checks: whether indices and assertions are checked. None: the default of builds for the GPU.
         """
         chosen = arch_named(arch) if arch is not None else target_arch()
         checks = self.checks_indices(None) if checks is None else checks

@@ -1,4 +1,4 @@
-"""Keys that distinguish Const values, and their texts."""
+"""Cache keys and display texts of Const values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tensorcore_dsl.dtypes import DType
 
 
 def constants_key(constants: dict[str, Any]) -> Any:
-    """A key that distinguishes Const values, also those that are equal in Python: 1, 1.0, True."""
+    """Return a cache key of Const values. It distinguishes values of different types: 1, 1.0, True."""
     return tuple([(name, _key(value)) for name, value in constants.items()])
 
 
 def shown(value: Any) -> str:
-    """A Const value as text on one line, without the addresses of objects."""
+    """Show a Const value on one line, without addresses of objects."""
     return re.sub(r"\s+", " ", re.sub(r" at 0x[0-9a-f]+", "", repr(value)))
 
 
@@ -44,7 +44,7 @@ def _key(value: Any) -> Any:
 
 
 class _Same:
-    """Equal for the same object, or for equal ones of types whose instances cannot change."""
+    """Wrapper that is equal for one object, and for equal instances of immutable types."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

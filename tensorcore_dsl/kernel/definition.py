@@ -23,12 +23,18 @@ Own = TypeVar("Own", bound="Definition")
 
 
 class Definition(Named):
-    """A Python function that is a kernel, with the options of `@tc.kernel`.
+    """A kernel's Python function with the options of `@tc.kernel`.
 
-    runtime_parameters are those that are given at each launch, not Const; runtime_names are their
-    names. variadic: the name of `*arguments`, if the function has them; collected: the names that
-    they have here (see with_arguments), None as long as they have none. worlds: of a kernel that
-    with_peers returned, the number of ranks of each PeerArray.
+    Attributes
+    ----------
+    runtime_parameters, runtime_names : list
+        The parameters that each launch passes (not Const), and their names.
+    variadic : str or None
+        The name of `*arguments`, if the function has it.
+    collected : tuple of str or None
+        The names that `with_arguments` gave to `*arguments`.
+    worlds : dict
+        The number of ranks of each PeerArray, for a kernel that `with_peers` returned.
     """
 
     def __init__(
@@ -57,7 +63,7 @@ class Definition(Named):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Derive what depends on the other attributes, and empty the caches."""
+        """Derive attributes from the others, and empty the caches."""
         self.runtime_parameters = [p for p in self.parameters if not p.const]
         self.runtime_names = [p.name for p in self.runtime_parameters]
 
@@ -70,9 +76,9 @@ class Definition(Named):
         return copy
 
     def with_arguments(self: Own, *names: str) -> Own:
-        """A kernel with a parameter `*arguments` as the kernel whose parameters have these names.
+        """Replace the parameter `*arguments` by parameters with these names.
 
-        They take the place of `*arguments`; inside, `arguments` is a tuple of them.
+        Inside the kernel, `arguments` is a tuple of them.
         """
         known: Own | None = self._with_arguments.get(names)
         if known is not None:
@@ -91,8 +97,11 @@ class Definition(Named):
     def with_peers(
         self: Own, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Own, tuple[Any, ...], dict[str, Any]]:
-        """The kernel for these PeerArrays, with a parameter for each array of theirs and one for the
-        rank, and its arguments. A kernel without PeerArrays stays as it is."""
+        """Expand PeerArrays: return a kernel and its arguments.
+
+        The kernel has a parameter for each array of a PeerArray, and one for its rank. A kernel without
+        PeerArrays stays as it is.
+        """
         if not any(p.peers for p in self.parameters):
             return self, args, named
         runtime, constants = self.split(args, named)
@@ -122,7 +131,7 @@ class Definition(Named):
         return self._with_peers[key], (), given
 
     def peers_of(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """The PeerArrays by name, made of the variables of their parts, which are taken out."""
+        """Rebuild PeerArrays from the variables of their arrays and ranks, which are removed."""
         found = {}
         for name, world in self.worlds.items():
             rank, *arrays = [variables.pop(n) for n in _peer_names(name, world)]
@@ -137,7 +146,7 @@ class Definition(Named):
     def split(
         self, args: Sequence[Any], named_args: dict[str, Any], without: Collection[str] = ()
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The run-time arguments in order, and the Const values by name.
+        """Split arguments: return the run-time ones in order, and the Const values by name.
 
         Arguments bind as in Python. Arguments that cannot are bound as if each Const parameter
         stood behind `*`. The caller knows the Const parameters `without`.
@@ -171,7 +180,7 @@ class Definition(Named):
         parameters: Sequence[Parameter],
         positional: Sequence[Parameter],
     ) -> dict[str, Any]:
-        """The value of each parameter by name, where `positional` take the arguments `args`."""
+        """Bind arguments to parameters by name; `positional` take `args`."""
         names = [p.name for p in parameters]
         places = [p.name for p in positional if not p.by_name]
         if len(args) > len(places):
@@ -196,7 +205,7 @@ class Definition(Named):
         return values
 
     def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:
-        """The types that the kernel is compiled for, from run-time arguments or their types."""
+        """Return the types to compile for, from run-time arguments or their types."""
         return tuple(map(self._type_of, runtime, self.runtime_parameters))
 
     def _type_of(self, value: Any, parameter: Parameter) -> Any:
@@ -235,12 +244,12 @@ class Definition(Named):
 
 
 def _peer_names(name: str, world: int) -> list[str]:
-    """The parameters of a PeerArray: its rank, and the array of each rank."""
+    """Return the parameter names of a PeerArray: its rank, then the array of each rank."""
     return [f"{name}.rank", *(f"{name}[{rank}]" for rank in range(world))]
 
 
 def _rank(peers: PeerArray, label: str) -> Any:
-    """The rank that runs the kernel, on each virtual GPU its own."""
+    """Return the rank that runs the kernel; each virtual GPU has its own rank."""
     group = current_devices()
     if group is None and peers.rank is None:
         raise ArgumentError(
@@ -256,7 +265,7 @@ def _rank(peers: PeerArray, label: str) -> Any:
 
 
 def _common_type(types: list[Any], label: str) -> Any:
-    """The type of an argument that each rank has; the ranks may differ in alignment."""
+    """Return the common type of an argument of all ranks. Ranks may differ in alignment."""
     if all(isinstance(kind, ArrayType) for kind in types):
         align = min(kind.align for kind in types)
         types = [replace(kind, align=align) for kind in types]

@@ -1,4 +1,4 @@
-"""Dump of launches: a folder (TENSORCORE_DSL_DUMP) gets code, resources, arguments and configurations."""
+"""Dump launches to the folder TENSORCORE_DSL_DUMP: code, resources, arguments and configurations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dump_launch(
 ) -> None:
     """Write the files of a kernel and the line of a launch, each once.
 
-    build: as for a GPU. target: where the launch runs, "cuda" or "cpu".
+    build: the specialisation for a GPU. target: where the launch runs, "cuda" or "cpu".
     """
     folder = os.environ[VARIABLE]
     try:
@@ -52,7 +52,7 @@ def dump_launch(
 
 
 def _dump_kernel(build: Specialisation, folder: Path) -> str:
-    """Write IR, PTX and what is known of a kernel; returns the name of the files."""
+    """Write a kernel's IR, PTX and properties, and return the name of the files."""
     digest = hashlib.sha256(build.ptx.encode()).hexdigest()[:8]
     name = f"{entry_name(build.ir.name)}-{build.arch.name}-{digest}"
     if (folder, name) in _written:

@@ -30,8 +30,8 @@ from tensorcore_dsl.runtime.targets import emulated_arch
 class Emulator:
     """`kernel.emulate[grid, block](...)`: runs the IR on the CPU, with the bits of the hardware.
 
-    checks: True: all of them. None: all of them in kernels of users; in those of
-    tensorcore_dsl.kernels, which are tested with all, only the cheap ones. False: bounds alone.
+    checks: True enables all checks, False only bounds. None enables all in users' kernels, and only the
+    cheap ones in tensorcore_dsl.kernels, whose tests run with all checks.
     """
 
     kernel: CompiledKernel
@@ -86,10 +86,10 @@ class Emulator:
         place: Queued | None = None,
         overlap: Overlap | None = None,
     ) -> Report:
-        """Run all blocks of a specialisation, the one of these run-time arguments.
+        """Run all CTAs of a specialisation with these run-time arguments.
 
-        place: where the launch is queued; None: its arrays are copies that no other launch has.
-        overlap: with other launches that run at the same time.
+        place: the launch's place in its stream. None: no other launch uses its arrays.
+        overlap: other launches that run at the same time.
         """
         if dump.wanted():
             build = self.kernel.specialised(chosen.types, chosen.constants, chosen.arch)
@@ -107,7 +107,7 @@ class Emulator:
         return chosen.emulate(config, runtime, checks, races, *how, place, overlap)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
-        """The specialisation that it runs, with its program."""
+        """Return the specialisation to run, with its program."""
         types, arch = self.kernel.types_of(runtime), self.arch or emulated_arch()
         chosen = self.kernel.specialised(types, constants, arch, self._checks_indices())
         _ = chosen.program
@@ -116,14 +116,14 @@ class Emulator:
     def _checks_indices(self) -> bool | None:
         if self.checks is not None:
             return self.checks
-        # those of the library are tested with checks, and emulate without
+        # Tests run the library's kernels with checks, so users emulate them without.
         ours = is_library_kernel(self.kernel.function.__module__)
         return self.kernel.checks_indices(None if ours else True)
 
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A launch inside a session, which runs when it is called. place: where it is queued."""
+    """A launch inside a session; calling it runs it. place: its place in its stream."""
 
     emulator: Emulator
     config: LaunchConfig
@@ -135,6 +135,6 @@ class PreparedLaunch:
         return self.emulator.launch(self.config, self.arguments, self.chosen, self.place)
 
     def again(self, arguments: Sequence[Any], order: Order | None, overlap: Overlap) -> Report:
-        """Run it with other arguments of the same types, together with other launches."""
+        """Run it again with other arguments of equal types, together with other launches."""
         emulator = replace(self.emulator, order=order)
         return emulator.launch(self.config, arguments, self.chosen, overlap=overlap)

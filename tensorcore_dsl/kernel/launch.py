@@ -70,7 +70,7 @@ class Launch:
             raise
 
     def _renew(self) -> None:
-        """Forget the launchers of code that has changed."""
+        """Drop the launchers if the code has changed."""
         kernel = self.kernel
         kernel.renew()
         if self._compiled is not kernel._specialisations:
@@ -78,7 +78,7 @@ class Launch:
             self._launchers.clear()
 
     def _launch(self, positional: bool, args: tuple[Any, ...], named_args: dict[str, Any]) -> None:
-        """Any launch: on the CPU, or the first one with the default Const values."""
+        """Launch without the fast path: on the CPU, or the first time with the default Const values."""
         if current_target() == "cpu":
             emulator = Emulator(self.kernel, stream=self.stream)
             emulator.run(self.config, *args, **named_args)
@@ -94,14 +94,14 @@ class Launch:
         launcher(*runtime)
 
     def _with_peers(self, kernel: Any) -> Launch:
-        """The launch of the kernel with a parameter for each array of a PeerArray."""
+        """Return this launch for a kernel whose PeerArrays are expanded to arrays."""
         if kernel not in self._launchers:
             self._launchers[kernel] = Launch(kernel, self.config, self.stream)
         launch: Launch = self._launchers[kernel]
         return launch
 
     def launcher(self, constants: dict[str, Any]) -> Launcher:
-        """The launcher on the GPU for these Const values."""
+        """Return the GPU launcher for these Const values."""
         key = constants_key(constants)
         launcher = self._launchers.get(key)
         if launcher is None:
@@ -120,7 +120,7 @@ class Launch:
     def _planned(
         self, constants: dict[str, Any], arguments: Sequence[Description], config: LaunchConfig
     ) -> None:
-        """Dump a launch with new types or shapes, if that is asked for."""
+        """Dump a launch with new types or shapes, if TENSORCORE_DSL_DUMP is set."""
         if dump.wanted():
             types = tuple(argument.type for argument in arguments)
             build = self.kernel.specialised(types, constants, device_arch())
@@ -176,6 +176,6 @@ class Launch:
 
 
 def _relaunch(kernel: Any, config: LaunchConfig) -> Any:
-    """The launch that was pickled."""
+    """Restore a pickled launch."""
     options = {name: value for name, value in vars(config).items() if name != "cluster_in_code"}
     return kernel.configured(**options)

@@ -1,4 +1,4 @@
-"""Calls of users' functions whose parameters name the arguments that they need, for operators."""
+"""Call users' functions with the arguments that their parameters name, for operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def check_names(function: Callable[..., Any], known: Sequence[str]) -> None:
-    """ArgumentError for a parameter that names none of the arguments `known`."""
+    """Raise ArgumentError if a parameter names none of the arguments `known`."""
     for name in _taken(function):
         if name not in known:
             raise ArgumentError(

@@ -41,11 +41,18 @@ class Const:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the function: Const, or given at run time (of type `dtype` if annotated).
+    """A parameter of the function: Const, or a run-time argument (of type `dtype` if annotated).
 
-    by_name: the parameter stands behind `*` or `*arguments`, so it has no position. optional: None
-    may be given in place of an array or a number; the kernel is then compiled for None. peers: a
-    PeerArray. shared: the array of one rank of a PeerArray.
+    Attributes
+    ----------
+    by_name : bool
+        The parameter follows `*` or `*arguments`, so it has no position.
+    optional : bool
+        The argument may be None; the kernel is then compiled for None.
+    peers : bool
+        The argument is a PeerArray.
+    shared : bool
+        The argument is the array of one rank of a PeerArray.
     """
 
     name: str
@@ -71,7 +78,7 @@ class Parameter:
 
 
 def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
-    """The parameters of a function in order, without `*arguments`: see Definition."""
+    """Return the parameters of a function in order, without `*arguments` (see Definition)."""
     parameters = []
     for p in inspect.signature(function).parameters.values():
         if p.kind == p.VAR_KEYWORD:
@@ -99,7 +106,7 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
 
 
 def _meaning(function: Callable[..., Any], name: str, note: Any) -> tuple[Any, bool]:
-    """Meaning of an annotation without None, and whether it allows None."""
+    """Return the meaning of an annotation without None, and whether it allows None."""
     note = getattr(note, "__forward_arg__", note)
     if isinstance(note, str):
         return _meaning(function, name, _evaluated(function, name, note))
@@ -110,7 +117,7 @@ def _meaning(function: Callable[..., Any], name: str, note: Any) -> tuple[Any, b
 
 
 def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
-    """The value of a quoted or postponed annotation, in the scope of the function."""
+    """Evaluate a quoted or postponed annotation in the function's scope."""
     if note in ALL:
         return ALL[note]
     scope = inspect.getclosurevars(function).nonlocals
@@ -127,7 +134,7 @@ def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
 
 
 def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
-    """The element type that an annotation names."""
+    """Return the element type that an annotation names."""
     try:
         dtype = as_dtype(note)
         if dtype.bits <= 64:

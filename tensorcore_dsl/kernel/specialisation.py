@@ -48,7 +48,7 @@ _DERIVED = ("ir", "ptx", "ptx_with_lines", "program", "debug_ir", "debug_program
 class Specialisation:
     """A kernel for given argument types, Const values and architecture.
 
-    checks: of indices and assertions; None: of assertions alone.
+    checks: whether indices and assertions are checked. None: assertions only.
     """
 
     def __init__(
@@ -64,8 +64,11 @@ class Specialisation:
         self.programs: dict[Any, Program] = {}  # of launches on several devices
 
     def used(self) -> None:
-        """Make this the most recently used one. The least recently used one beyond MAX_KEPT drops
-        its IR, PTX and programs, which are made again when they are needed."""
+        """Mark this specialisation as the most recently used.
+
+        The least recently used ones beyond MAX_KEPT drop their IR, PTX and programs, which are made again
+        on demand.
+        """
         with _changing:
             _kept.pop(self, None)
             _kept[self] = None
@@ -78,7 +81,7 @@ class Specialisation:
 
     @cached_property
     def ir(self) -> nodes.Kernel:
-        """The IR, from the disk if it is there."""
+        """The IR, from the disk cache if possible."""
         key = self.kernel, self.types, self.constants, self.arch, self.checks
         return ir_cache.kept(*key, compile_kernel)
 
@@ -92,9 +95,9 @@ class Specialisation:
 
     @cached_property
     def cubin(self) -> Cubin:
-        """The machine code, from the disk if it is there; warns of what costs speed in it.
+        """The machine code, from the disk cache if possible. Warns of spills and other losses of speed.
 
-        Checks cost speed anyway: of a build with checks it says nothing.
+        A build with checks is slow anyway, so it gives no warnings.
         """
         cubin, diagnostics = self._cached_or_assembled()
         for diagnostic in () if self.checks else diagnostics:
@@ -220,7 +223,7 @@ class Specialisation:
         return report
 
     def _program_of_devices(self, ir: nodes.Kernel, differ: frozenset[int]) -> Program:
-        """The program for devices that differ in the values of these parameters."""
+        """Return the program for devices whose values of the parameters `differ` are not equal."""
         key = ir is self.ir, differ
         if key not in self.programs:
             self.programs[key] = compile_program(ir, differ)
@@ -241,7 +244,7 @@ _changing = Lock()
 
 
 def _parameter_values(argument: Any, kind: Any, name: str) -> list[Any]:
-    """The values of the IR parameters of one argument, in the order of `Packer`."""
+    """Return the values of the IR parameters of one argument, in the order of `Packer`."""
     if isinstance(argument, PerRank):
         each = [_parameter_values(one, kind, f"{name}[{rank}]") for rank, one in enumerate(argument)]
         return [PerRank(values) for values in zip(*each, strict=True)]

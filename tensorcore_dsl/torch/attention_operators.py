@@ -1,4 +1,4 @@
-"""Attention and its gradients as operators of PyTorch."""
+"""PyTorch operators for attention and its gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorcore_dsl.torch.operators import _keep_all, _rank, _register, _same
 def _options(
     q_starts: Any, k_starts: Any, *, left: int | None = None, right: int | None = None, **options: Any
 ) -> dict[str, Any]:
-    """The options of the operators as those of `kernels.attention`."""
+    """Convert the options of the operators to options of `kernels.attention`."""
     starts = None if q_starts is None else (q_starts, k_starts)
     return dict(cu_seqlens=starts, window=(left, right), **options)
 
@@ -88,7 +88,7 @@ def _refuse(what: str) -> Callable[..., Any]:
 
 
 def _flops(products_of_q: int, products_of_v: int, q: Any, k: Any, v: Any) -> int:
-    """Operations of so many products of queries and keys with D of q, and with D of v."""
+    """Count the operations of products of queries and keys: `products_of_q` over q's D, others over v's."""
     batch, heads, queries, depth = q
     return 2 * batch * heads * queries * k[2] * (products_of_q * depth + products_of_v * v[3])  # type: ignore[no-any-return]
 

@@ -36,9 +36,9 @@ class ProcessGroup:
     Attributes
     ----------
     world, rank : int
-        Number of ranks, and that of this process.
+        Number of ranks, and the rank of this process.
     kept : dict
-        What calls keep for later ones.
+        Memory that calls keep for later calls of equal shapes.
     """
 
     def __init__(self, group: Any) -> None:
@@ -47,7 +47,7 @@ class ProcessGroup:
         self.kept: dict[Any, Any] = {}
 
     def shared(self, shape: tuple[int, ...], dtype: DType) -> tuple[tc.PeerArray, torch.Tensor]:
-        """Zeros in symmetric memory, complete on all ranks."""
+        """Allocate zeros in symmetric memory. All ranks have theirs when it returns."""
         import torch.distributed._symmetric_memory as symmetric
 
         kind = _torch_dtype(dtype)
@@ -61,7 +61,7 @@ class ProcessGroup:
         return tc.PeerArray(arrays, self.rank), mine
 
     def local(self, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
-        """Zeros that no other rank maps."""
+        """Allocate zeros in memory that no other rank maps."""
         return torch.zeros(shape, dtype=_torch_dtype(dtype), device="cuda")
 
     def of_rank(self, argument: Any) -> Any:
@@ -98,7 +98,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _k_major(weight: torch.Tensor) -> torch.Tensor:
-    """A K x N operand with K contiguous, copied if it is not."""
+    """Return the K x N operand `weight.T` with K contiguous; copy it if necessary."""
     return weight if weight.stride(0) == 1 else weight.t().contiguous().t()
 
 
@@ -140,7 +140,7 @@ class _GemmReduceScatter(torch.autograd.Function):
         return grad_x, grad_weight, None
 
 
-# torch.compile leaves its graph here: a launch depends on memory that the group keeps.
+# torch.compile breaks its graph here, because a launch depends on memory that the group keeps.
 _gather = torch.compiler.disable(_AllGatherGemm.apply)
 _scatter = torch.compiler.disable(_GemmReduceScatter.apply)
 
@@ -298,7 +298,7 @@ class RowParallelLinear(torch.nn.Module):
 
 
 def _share(features: int, group: ProcessGroup, name: str) -> int:
-    """A rank's part of the features."""
+    """Return the number of features of each rank; ArgumentError if they do not divide evenly."""
     if features % group.world:
         raise tc.ArgumentError(f"{name} is {features}; the {group.world} ranks need equal parts of it")
     return features // group.world

@@ -1,4 +1,4 @@
-"""`@operator(...)` above `@tc.kernel`: a kernel of a user as an operator of PyTorch."""
+"""`@operator(...)` above `@tc.kernel`: make a user's kernel a PyTorch operator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def operator(
     mutates: Sequence[str] = (),
     **launch: Any,
 ) -> Callable[[tc.Kernel], Any]:
-    """Decorator that makes a kernel the operator `name`, such as "mylib::scale".
+    """Decorate a kernel as the PyTorch operator `name`, such as "mylib::scale".
 
     grid, block: as `kernel[grid, block]` takes them, or functions that return them. outputs: for
     each array that the operator returns, in order, a function that makes it, uninitialised or
@@ -124,7 +124,7 @@ class KernelOperator:
                 check_names(function, [*names, *self.outputs])
 
     def _is_argument(self, p: Parameter) -> bool:
-        """Is it given at each call: no output, and no Const that only has a default?"""
+        """Return whether callers pass `p`: it is neither an output nor a Const that keeps its default."""
         if p.const and p.default is inspect.Parameter.empty:
             raise tc.ArgumentError(
                 f"{self.__name__}: Const parameter {p.name!r} has no default, by which torch would "
@@ -138,7 +138,7 @@ class KernelOperator:
         return p.name not in self.outputs and not (p.const and type(p.default) not in CONSTANTS)
 
     def schema(self) -> str:
-        """The operator's signature in torch's language."""
+        """The operator's signature in torch's schema language."""
         arguments = []
         for i, p in enumerate(self.parameters):
             kind = f"Tensor(a{i}!)" if p.name in self.mutates else "Tensor"
@@ -174,7 +174,7 @@ class KernelOperator:
         return _returned(results)
 
     def fake(self, /, *args: Any, **named: Any) -> Any:
-        """The outputs as the operator makes them, of tensors without memory; nothing runs."""
+        """Return the outputs for tensors without memory; no kernel runs."""
         return _returned(self._results(self._given(args, named)))
 
     def _given(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Operators of PyTorch: computation, shape of the result, and gradients.
+"""PyTorch operators for the GEMMs: computation, result shapes, and gradients.
 
-Every operator is functional: it writes nothing but its new result. The kernels run on the current
-stream of the tensors' device and wait for nothing, so CUDA graphs capture them after a first call.
+Every operator is functional: it writes only its new result. The kernels run on the current stream of
+the tensors' device and never synchronise, so CUDA graphs capture them after a first call.
 
 The dispatcher and its two calls of Python take longer than a launch. So calls from here and from
 `functions` go past it where it would only find gradients and the kernel (`_goes_straight`).
@@ -36,7 +36,7 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def below_autocast(device: str) -> Any:
-    """A context in which operators on "cpu" or "cuda" are called as without autocast."""
+    """Return a context that disables autocast for operators on "cpu" or "cuda"."""
     key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
 
@@ -60,7 +60,7 @@ with suppress(RuntimeError):
 
 
 def _modes() -> tuple[int, int]:
-    """Dispatch keys that modes of this thread add, and keys that they remove."""
+    """Return the dispatch keys that this thread's modes add, and the keys that they remove."""
     added, taken = core._dispatch_tls_local_include_set(), core._dispatch_tls_local_exclude_set()
     return added.raw_repr(), taken.raw_repr() & ~NAMED
 
@@ -71,7 +71,7 @@ with ThreadPoolExecutor(1) as pool:
 
 @cache
 def _ordinary_keys(device: str) -> int:
-    """The dispatch keys of a tensor on "cpu" or "cuda" that is no lazy view, wrapper or alike."""
+    """Return the dispatch keys of an ordinary tensor on "cpu" or "cuda": no lazy view, no wrapper."""
     keys: int = core._dispatch_keys(torch.empty(0, device=device)).raw_repr()
     return keys
 
@@ -80,10 +80,10 @@ ORDINARY = torch.Tensor, torch.nn.Parameter
 
 
 def _goes_straight(tensors: Sequence[Any]) -> bool:
-    """Would the dispatcher find the gradients, then the kernel, and nothing else?
+    """Return whether the dispatcher would only run autograd and the kernel.
 
-    So it does for ordinary tensors, outside of autocast, traces, transforms, modes, profiles and
-    levels of forward mode.
+    This holds for ordinary tensors outside of autocast, traces, transforms, modes, profiles and forward
+    mode.
     """
     if _modes() != NO_MODES or core._is_torch_function_mode_enabled():
         return False
@@ -104,7 +104,7 @@ _unpacked = partial(unpack_dual, level=0)
 
 
 def has_tangents(values: Sequence[Any]) -> bool:
-    """Does forward mode, as in `torch.func.jvp`, differentiate by one of the values?"""
+    """Return whether forward mode, such as `torch.func.jvp`, differentiates by one of the values."""
     if not core._is_fwd_grad_enabled():
         return False
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
@@ -123,7 +123,7 @@ def _records_gradients(tensors: Sequence[Any]) -> bool:
 
 
 def _flops(a: Any, b: Any, *others: Any, out_shape: Any, **options: Any) -> int:
-    """Number of operations of a product of these shapes."""
+    """Count the operations of a product of these shapes."""
     return 2 * a[-1] * prod(out_shape)
 
 
@@ -332,7 +332,7 @@ def _gemm_backward(ctx: Any, grad: Any, a: Any, b: Any) -> Any:
 def _product_gradients(
     grad: Any, a: Any, b: Any, wanted: Sequence[bool], options: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """alpha times grad Bᵀ and Aᵀ grad, in the layouts of A and B.
+    """Compute alpha grad Bᵀ and alpha Aᵀ grad, in the layouts of A and B.
 
     They are summed over the batch if A, or B, has none: K of the product then runs over the batch.
     """
@@ -353,7 +353,7 @@ def _product_gradients(
 
 
 def _product_tangent(operator: Any, tensors: Any, place: int, tangent: Any, options: Any) -> Any:
-    """dA B or A dB."""
+    """Compute dA B or A dB."""
     return operator(*tensors[:place], tangent, *tensors[place + 1 :], **options)
 
 

@@ -1,4 +1,4 @@
-"""Placement of operators: CUDA tensors on their GPU, CPU tensors in emulation."""
+"""Choose where operators run: CUDA tensors on their GPU, CPU tensors in emulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorcore_dsl.runtime.targets import gpu_chosen
 def run_where_it_lies(
     function: Callable[..., Any], tensor: torch.Tensor, *others: Any, **options: Any
 ) -> Any:
-    """function(tensor, *others, **options), whose kernels run where `tensor` lies.
+    """Call function(tensor, *others, **options) so that its kernels run on the device of `tensor`.
 
     They run on the current stream of its device, which becomes the current device: workspaces, and
     the architecture that kernels are compiled for, are those of the current one.

@@ -1,1 +1,1 @@
-"""Page that shows a kernel's Python beside its IR, PTX and SASS, with an emulated run."""
+"""HTML page with a kernel's Python, IR, PTX and SASS side by side, and counts of an emulated run."""

@@ -1,4 +1,4 @@
-"""Texts of a kernel line by line, each with the line of Python that it comes from."""
+"""Listings of a kernel (IR, PTX, SASS): each line with the Python line that it comes from."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _REFERENCE = re.compile(r" #(\d+)$")
 
 
 def key(place: Place | None) -> str:
-    """The name of a line of Python on the page; "" for none."""
+    """Return the page's key of a Python line; "" for None."""
     return "" if place is None else f"{absolute(place[0])}:{place[1]}"
 
 
 def absolute(filename: str) -> str:
-    """IR from the disk has the path of the process that wrote it, absolute or not."""
+    """Make a path absolute. Cached IR has the path of the process that wrote it."""
     return filename if filename.startswith("<") else os.path.abspath(filename)
 
 
 def listing_of(lines: Iterable[tuple[str, str]], **more: Any) -> dict[str, Any]:
-    """Lines and the keys of their places, as the page takes them."""
+    """Convert (key, line) pairs to the page's data."""
     texts, keys = zip(*lines)
     return {"lines": texts, "keys": keys, **more}
 
 
 def assembly(chosen: Specialisation) -> dict[str, Any]:
-    """IR, PTX and SASS by name; what cannot be had has `missing` instead of lines."""
+    """Return the listings of IR, PTX and SASS by name. One that cannot be made has `missing`, not lines."""
     places = source_lines(chosen.ptx_with_lines, chosen.ir, counted=False)
     numbered = enumerate(chosen.ptx.splitlines(), 1)
     ptx = listing_of((text, key(places.get(number))) for number, text in numbered)
@@ -69,7 +69,7 @@ def _sass(chosen: Specialisation) -> dict[str, Any]:
 
 
 def sources(chosen: Specialisation) -> list[dict[str, Any]]:
-    """The functions that a kernel is made of, highlighted, the kernel first."""
+    """Return the highlighted source of all functions that a kernel consists of, the kernel first."""
     code = chosen.kernel.function.__code__
     own = (absolute(code.co_filename), code.co_firstlineno)
     wanted: dict[str, set[int]] = {own[0]: {own[1]}}
@@ -81,7 +81,7 @@ def sources(chosen: Specialisation) -> list[dict[str, Any]]:
 
 
 def _sections(filename: str, lines: list[int]) -> Iterator[dict[str, Any]]:
-    """The functions around lines of a file; a line outside of all functions stands alone."""
+    """Yield the functions that contain the lines of a file, and lines outside of all functions."""
     text = "".join(linecache.getlines(filename))
     html = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)).splitlines()
     functions = list(_functions(ast.parse(text).body))
@@ -93,7 +93,7 @@ def _sections(filename: str, lines: list[int]) -> Iterator[dict[str, Any]]:
 
 
 def _functions(body: list[Any]) -> Iterator[range]:
-    """The lines of the functions of a module, and of the methods of its classes."""
+    """Yield the line ranges of a module's functions and of its classes' methods."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])

@@ -25,8 +25,8 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 class Observed:
     """One launch, or a kernel that is only compiled.
 
-    chosen: the build for a GPU. config: None without a launch. arguments: run-time ones, or their types.
-    report: None if the emulator refused to go on.
+    chosen: the specialisation for a GPU. config: None without a launch. arguments: run-time arguments or
+    their types. report: None if the emulator stopped with an error.
     """
 
     name: str
@@ -82,7 +82,7 @@ def _observe(name: str, launch: PreparedLaunch) -> Observed:
 
 
 def compiled(target: str, types: Sequence[str], arch: str | None = None) -> list[Observed]:
-    """The kernel FILE:KERNEL for types of arguments, as `tensorcore-dsl compile` takes them."""
+    """Compile the kernel FILE:KERNEL for argument types in the syntax of `tensorcore-dsl compile`."""
     kernel, names = kernel_in_file(target)
     chosen = kernel.specialise((), arguments_of(kernel, types, names), arch)
     return [Observed(kernel.__name__, chosen, None, chosen.types, CheckResult(), None)]

@@ -1,4 +1,4 @@
-"""One launch as data for the page, and the page as one file that needs no network."""
+"""Write the page of observed launches as one HTML file, which needs no network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorcore_dsl.viewer.observe import Observed
 
 
 def page(observed: Sequence[Observed]) -> str:
-    """HTML that shows the launches; it refers to no other file."""
+    """Return the HTML page of the launches. It refers to no other file."""
     parts = {name: files(__package__).joinpath(f"page.{name}").read_text("utf-8") for name in ("css", "js")}
     data = json.dumps([view(one) for one in observed], separators=(",", ":")).replace("<", "\\u003c")
     html = files(__package__).joinpath("page.html").read_text("utf-8")
@@ -31,7 +31,7 @@ def page(observed: Sequence[Observed]) -> str:
 
 
 def view(seen: Observed) -> dict[str, Any]:
-    """All that the page shows of one launch."""
+    """Return the page's data of one launch."""
     timeline = seen.report.timeline if seen.report is not None else None
     result = seen.result
     return {
@@ -102,7 +102,7 @@ def _number(number: int | None) -> str:
 
 
 def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
-    """By line: instructions of warps, traffic of each space, cycles of warps by state.
+    """Count by line: warp instructions, traffic of each space, warp cycles by state.
 
     inside: cycles in functions that the line calls.
     """
@@ -126,13 +126,13 @@ def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
 
 
 def _named(line: str) -> str:
-    """The key of a line that a report names."""
+    """Return the page's key of a line in a report."""
     filename, _, number = line.rpartition(":")
     return key((filename, int(number))) if number.isdecimal() else ""
 
 
 def _chain(loc: Loc | None) -> Sequence[Loc | None]:
-    """A place and those of its calls."""
+    """Return a source line and the lines of its calls."""
     return [None] if loc is None else loc.chain()
 
 
@@ -141,7 +141,7 @@ def _place(loc: Loc | None) -> str:
 
 
 def _finding(found: Finding) -> dict[str, Any]:
-    """A finding with the key of its line, of the lines of its calls, and of the other access."""
+    """Return a finding with the keys of its line, its calls, and the conflicting access."""
     about = {"kind": found.kind, "severity": found.severity, "message": found.message}
     calls = [_where(call) for call in found.calls]
     return about | {"key": _where(found.place), "other": _where(found.other), "calls": calls}
@@ -152,7 +152,7 @@ def _where(place: Place | None) -> str:
 
 
 def _timeline(timeline: Timeline) -> dict[str, Any]:
-    """The first recorded block: what warps, tensor cores, copies and stages do; times in cycles."""
+    """Return the timeline of the first recorded CTA: warps, tensor cores, copies, stages; in cycles."""
     replay, steps = timeline.replay, timeline.recording.steps
     warps = [warp for warp in replay.warps if warp.block == 0 and warp.steps]
 

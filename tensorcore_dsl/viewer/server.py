@@ -1,4 +1,4 @@
-"""Serve the page on the loopback, made again when a file that it shows changes."""
+"""Serve the page on the loopback interface, and make it again when a source file changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from threading import Lock
 from tensorcore_dsl.errors import ArgumentError
 
 HOST = "127.0.0.1"
-# Behind a served page: loads it again when its version is another one.
+# Appended to a served page: reloads it when its version changes.
 WATCH = """<script>setInterval(async () => {
   try { if (await (await fetch("version")).text() !== "%s") location.reload(); } catch { /* it has ended */ }
 }, 1500);</script>"""
 
 
 class Pages:
-    """The page of a command `view`, which a process of its own makes: modules are read afresh."""
+    """The page of a `view` command. A new process makes it, so that changed modules are imported again."""
 
     def __init__(self, arguments: Sequence[str], script: str) -> None:
         self.arguments, self.script = list(arguments), Path(script)
@@ -29,7 +29,7 @@ class Pages:
         self._lock = Lock()
 
     def version(self) -> str:
-        """Differs when a file of the script's folder has changed."""
+        """Return a text that changes with any file in the script's folder."""
         return str(max(path.stat().st_mtime_ns for path in self.script.resolve().parent.glob("*.py")))
 
     def page(self) -> bytes:
@@ -59,7 +59,7 @@ class Pages:
 
 
 def serve(pages: Pages, port: int) -> None:
-    """Serve until the program is interrupted; port 0: any that is free."""
+    """Serve until the program is interrupted; port 0 chooses a free port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
