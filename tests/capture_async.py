@@ -1,4 +1,4 @@
-"""Results of kernels with arrivals, asynchronous stores, carries and tensor maps in memory:
+"""Results of kernels with arrivals, asynchronous stores, carries, tensor maps in memory and im2col mode:
 `python -m tests.capture_async --out DIR` records them on a GPU.
 
     --out DIR    where async.npz goes (tests/golden/sm_90a, replayed by tests/test_async_records.py)
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tests import async_kernels, carry_kernels, cluster_kernels, hopper_kernels, map_kernels
+from tests import async_kernels, carry_kernels, cluster_kernels, hopper_kernels, map_kernels, pixel_kernels
 
 GOLDEN = Path(__file__).parent / "golden" / "sm_90a" / "async.npz"
 ARCH = "sm_90a"
@@ -191,6 +191,29 @@ def cases() -> Iterator[Case]:
                 element=map_kernels.ELEMENT[np.dtype(dtype).name],
                 swizzle=swizzle,
                 through=through,
+            )
+    for name, (shape, index, offsets, described) in pixel_kernels.CASES.items():
+        box, half = described[0], np.float16
+        yield Case(
+            f"im2col load, {name}",
+            pixel_kernels.load_column,
+            (1, 32),
+            [words(shape, half)],
+            [(box, half)],
+            index=index,
+            offsets=offsets,
+            described=described,
+        )
+        for reduce in (None, "add"):
+            yield Case(
+                f"im2col store, {name}, {reduce}",
+                pixel_kernels.store_column,
+                (1, 32),
+                [words(box, half)],
+                [(shape, half)],
+                index=index,
+                described=described,
+                reduce=reduce,
             )
 
 

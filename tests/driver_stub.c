@@ -72,6 +72,22 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     return CUDA_SUCCESS;
 }
 
+/* The box holds channels, pixels, and for each axis of pixels its corners and its step. */
+CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *data,
+                                 const cuuint64_t *extents, const cuuint64_t *strides, const int *lower,
+                                 const int *upper, cuuint32_t channels, cuuint32_t pixels,
+                                 const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                 CUtensorMapFloatOOBfill fill)
+{
+    cuuint32_t box[5] = {channels, pixels, 0, 0, 0};
+    const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
+    for (cuuint32_t axis = 0; axis + 2 < rank; axis++)
+        box[axis + 2] = ((uint32_t)lower[axis] & 255) | ((uint32_t)upper[axis] & 255) << 8 | steps[axis + 1] << 16;
+    return cuTensorMapEncodeTiled(map, type, rank, data, extents, strides, box, ones, interleave, swizzle,
+                                  promotion, fill);
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     if (!function || !parameters == !extra)

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fake_gpu import FakeGpu, OnGpu
+from pixel_kernels import load_column
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -72,9 +73,13 @@ class Recorder(FakeGpu):
         def padded(values, count):
             return (*values, *(0,) * (count - len(values)))
 
+        pixels = [
+            (lower & 255) | (upper & 255) << 8 | step << 16
+            for lower, upper, step in zip(*(tile.im2col or ((),) * 3), strict=True)
+        ]
         return struct.pack(
             "=10Q10I8x", pointer, *padded(tile.extents, 5), *padded(tile.strides, 4),
-            tensor_maps.DATA_TYPES[tile.dtype.name], len(tile.extents), *padded(tile.box, 5),
+            tensor_maps.DATA_TYPES[tile.dtype.name], len(tile.extents), *padded((*tile.box, *pixels), 5),
             tensor_maps.TENSOR_MAP_SWIZZLES[tile.swizzle], tensor_maps.L2_PROMOTION, 0,
         )  # fmt: skip
 
@@ -163,6 +168,31 @@ def test_c_passes_what_python_passes(tmp_path, monkeypatch):
     sizes = [p["size"] for p in json.loads(path.read_text())["parameters"]]
     offsets = [sum(sizes[:i]) for i in range(len(sizes))]
     assert [parameters[o : o + n] for o, n in zip(offsets, sizes, strict=True)] == pieces(record, path)
+
+
+@needs_compiler
+def test_c_makes_the_map_of_im2col_mode_that_python_makes(tmp_path, monkeypatch):
+    x, out = (OnGpu(aligned(shape, np.float16)) for shape in ((2, 6, 7, 16), (16, 16)))
+    path = load_column.export(
+        tmp_path,
+        (
+            tc.ArrayType(tc.f16, 4, (False, False, False, True), 16),
+            tc.ArrayType(tc.f16, 2, (False, True), 16),
+        ),
+        arch="sm_90a",
+        form="ptx",
+        grid=(1, 1, 1),
+        index=(0, 0, 0, 0),
+        offsets=(1, 2),
+        described=((16, 16), (-1, 0), (1, -2), (1, 2), 32),
+    )
+    result, library = launched_from_c(path, tmp_path, [c_array(x), c_array(out)])
+    assert result == 0
+    record = launched_from_python(path, [x, out], monkeypatch)
+    parameters = recorded(library)[0]
+    assert parameters[-128:] == record.parameters[-128:]
+    box = struct.unpack_from("5I", parameters[-128:], 88)
+    assert box == (16, 16, 0xFE00 | 2 << 16, 0x01FF | 1 << 16, 0)
 
 
 def pieces(record, path):

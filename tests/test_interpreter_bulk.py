@@ -471,30 +471,3 @@ def test_loads_to_the_own_cta(hint):
 def test_loads_to_the_own_cta_do_not_leave_it(mistake):
     with pytest.raises(EmulationError, match="to shared::cta was given the shared memory of another"):
         run(hopper.own_load, 2, 32, np.zeros(64, np.int32), np.zeros((2, 32), np.int32), mistake=mistake)
-
-
-@pytest.mark.parametrize(
-    "text, shared_first",
-    [
-        ("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes", True),
-        ("cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group", False),
-    ],
-)
-def test_copies_in_im2col_mode_are_refused(text, shared_first):
-    @tc.kernel
-    def kernel(x: tc.Array, text: tc.Const, shared_first: tc.Const):
-        tile, bar = tc.shared(512, x.dtype, align=128), tc.mbarriers(1)[0]
-        boxes = tc.tensor_map(x, (2, 2, 16))
-        where = boxes.coordinates((0, 0, 0))
-        place = tile.address
-        if shared_first:
-            offset = tc.emit("mov.b32.unpack", tc.u32(0))[0]
-            tc.emit(text, place, boxes.address, *where, bar.address, offset)
-        else:
-            tc.emit(text, boxes.address, *where, place)
-
-    x = np.zeros((4, 4, 16), np.float32)
-    constants = {"text": text, "shared_first": shared_first}
-    assert kernel.resources(x, arch="sm_90a", **constants).registers > 0
-    with pytest.raises(EmulationError, match="in im2col mode needs a tensor map of that mode"):
-        run(kernel, 1, 32, x, **constants)

@@ -30,7 +30,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic
 from tensorcore_dsl.environment import disk_cache, distributions
 from tensorcore_dsl.errors import Loc
-from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.ir.nodes import Im2col, TensorMap
 from tensorcore_dsl.kernel import Kernel
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 
@@ -195,6 +195,7 @@ def test_everything_comes_back(directory):
         tensor_maps=(
             TensorMap(0, (1, 0), (64, 128), 128, Loc("file.py", 3, 4, 9, "load")),
             TensorMap(1, (0,), (8,)),
+            TensorMap(2, (2, 1, 0), (8, 64), im2col=Im2col((-1,), (-2,), (3,))),
         ),
     )
     kernel_cache.store("ab" * 32, made, diagnostics)

@@ -16,7 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
-from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.ir.nodes import Im2col, TensorMap
 from tensorcore_dsl.kernel.specialisation import _map_argument
 from tensorcore_dsl.runtime import driver as cuda_driver
 from tensorcore_dsl.runtime import launch, tensor_maps
@@ -216,6 +216,34 @@ class Encoder:
         )
         ctypes.memmove(out, bytes(range(128)), 128)
         return code
+
+
+class PixelEncoder:
+    """cuTensorMapEncodeIm2col that records."""
+
+    def __init__(self):
+        number, pointer = ctypes.c_uint32, ctypes.c_void_p
+        prototype = ctypes.CFUNCTYPE(
+            ctypes.c_int, pointer, number, number, *[pointer] * 5, number, number, pointer, *[number] * 4
+        )
+        self.function = prototype(self._call)
+
+    def _call(self, out, kind, rank, at, extents, strides, lower, upper, channels, pixels, steps, *codes):
+        corners = [struct.unpack(f"{rank - 2}i", ctypes.string_at(c, 4 * (rank - 2))) for c in (lower, upper)]
+        stepped = struct.unpack(f"{rank}I", ctypes.string_at(steps, 4 * rank))
+        self.call = kind, rank, at, *corners, channels, pixels, stepped, codes
+        ctypes.memmove(out, bytes(range(128)), 128)
+        return 0
+
+
+def test_the_driver_is_asked_for_a_map_of_im2col_mode():
+    encoder = PixelEncoder()
+    target = target_with(encoder, [])
+    target.__dict__["_encode_im2col"] = target.__dict__.pop("_encode")
+    wanted = TensorMap(0, (3, 2, 1, 0), (16, 512), 32, im2col=Im2col((-1, 0), (1, -2), (2, 3)))
+    tile = map_of(aligned((2, 5, 7, 16), np.float16), wanted)
+    assert target.encode_tiled(0x40, tile, 0) == bytes(range(128))
+    assert encoder.call == (6, 4, 0x40, (-1, 0), (1, -2), 16, 512, (1, 2, 3, 1), (0, 1, 2, 0))
 
 
 def target_with(encoder, attached):

@@ -18,9 +18,10 @@ from tensorcore_dsl.codegen.diagnostics import Diagnostic
 from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.cache_directory import cache_directory
 from tensorcore_dsl.errors import Loc
-from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.ir.nodes import Im2col, TensorMap
 
-# The text of an entry: types by name; a tuple is a list of these, a set one of them.
+# The text of an entry: types by name; a tuple is a list of these, a set one of them. Each int is 0 or more.
+SIGNED = "signed"
 HEAD = {
     "name": str,
     "arch": str,
@@ -28,7 +29,7 @@ HEAD = {
     "block_shared": int,
     "threads": {int, type(None)},
     "cluster": {(int, int, int), type(None)},
-    "tensor_maps": [(int, [int], [int], int, {(str, int, int, int, str), type(None)})],
+    "tensor_maps": [(int, [int], [int], int, {(str, int, int, int, str), type(None)}, [[SIGNED]])],
     "checks": bool,
     "diagnostics": [(str, str, int)],
 }
@@ -97,8 +98,15 @@ def _read(data: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
         threads=head["threads"],
         cluster=head["cluster"] and tuple(head["cluster"]),
         tensor_maps=tuple(
-            TensorMap(argument, tuple(axes), tuple(box), swizzle, loc and Loc(*loc))
-            for argument, axes, box, swizzle, loc in head["tensor_maps"]
+            TensorMap(
+                argument,
+                tuple(axes),
+                tuple(box),
+                swizzle,
+                loc and Loc(*loc),
+                Im2col(*map(tuple, im2col)) if im2col else None,
+            )
+            for argument, axes, box, swizzle, loc, im2col in head["tensor_maps"]
         ),
         checks=head["checks"],
     )
@@ -115,6 +123,8 @@ def _fits(x: Any, kind: Any) -> bool:
         return type(x) is list and len(x) == len(kind) and all(map(_fits, x, kind))
     if isinstance(kind, set):
         return any(_fits(x, one) for one in kind)
+    if kind == SIGNED:
+        return type(x) is int
     return type(x) is kind and (kind is not int or x >= 0)
 
 
@@ -130,7 +140,9 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
         "block_shared": cubin.block_shared,
         "threads": cubin.threads,
         "cluster": cubin.cluster,
-        "tensor_maps": [(m.argument, m.axes, m.box, m.swizzle, _place(m.loc)) for m in cubin.tensor_maps],
+        "tensor_maps": [
+            (m.argument, m.axes, m.box, m.swizzle, _place(m.loc), m.im2col or ()) for m in cubin.tensor_maps
+        ],
         "checks": cubin.checks,
         "diagnostics": diagnostics,
     }

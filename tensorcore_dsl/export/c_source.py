@@ -64,10 +64,10 @@ static int fits(CUdeviceptr data, const int32_t *shape, const int64_t *strides, 
     "encode": """/* A tensor map of an array. An axis of one element takes any valid stride. */
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, int element_bytes, CUdeviceptr data,
                        const int32_t *shape, const int64_t *strides, int rank, const int *axes,
-                       const cuuint32_t *box, CUtensorMapSwizzle swizzle)
+                       const cuuint32_t *box, CUtensorMapSwizzle swizzle, const int (*corners)[3],
+                       const cuuint32_t *steps)
 {
     const cuuint64_t longest = (1ULL << 40) - 16;
-    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
     cuuint64_t extents[5], bytes[5], reach;
     extents[0] = (cuuint64_t)shape[axes[0]];
     reach = extents[0] * (cuuint64_t)element_bytes;
@@ -78,6 +78,12 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, int element_b
             bytes[i - 1] = (cuuint64_t)(strides[axes[i]] * element_bytes);
         reach = bytes[i - 1] * extents[i];
     }
+    if (corners)
+        return cuTensorMapEncodeIm2col(map, type, (cuuint32_t)rank, (void *)(uintptr_t)data, extents, bytes,
+                                       corners[0], corners[1], box[0], box[1], steps,
+                                       CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                       (CUtensorMapL2promotion)L2_PROMOTION,
+                                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return cuTensorMapEncodeTiled(map, type, (cuuint32_t)rank, (void *)(uintptr_t)data, extents, bytes, box,
                                   steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                   (CUtensorMapL2promotion)L2_PROMOTION, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -291,10 +297,16 @@ class CSource:
         yield "{"
         yield f"    static const int axes[] = {{{axes}}};"
         yield f"    static const cuuint32_t box[] = {{{box}}};"
+        steps, corners = (1,) * len(tensor_map.axes), "NULL"
+        if (im2col := tensor_map.im2col) is not None:
+            steps, corners = (1, *im2col.steps, 1), "corners"
+            listed = ", ".join(f"{{{', '.join(map(str, corner))}}}" for corner in im2col[:2])
+            yield f"    static const int corners[2][3] = {{{listed}}};"
+        yield f"    static const cuuint32_t steps[] = {{{', '.join(map(str, steps))}}};"
         yield (
             f"    result = encode(&maps[{number}], (CUtensorMapDataType){DATA_TYPES[kind.dtype.name]}, "
             f"{element_bytes(kind)}, {name}.data, {name}.shape, {name}.strides, {len(tensor_map.axes)}, "
-            f"axes, box, (CUtensorMapSwizzle){TENSOR_MAP_SWIZZLES[tensor_map.swizzle]});"
+            f"axes, box, (CUtensorMapSwizzle){TENSOR_MAP_SWIZZLES[tensor_map.swizzle]}, {corners}, steps);"
         )
         yield "    if (result != CUDA_SUCCESS)"
         yield "        return result;"

@@ -12,7 +12,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.export.grid_rule import GridRule
-from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.ir.nodes import Im2col, TensorMap
 from tensorcore_dsl.runtime.arguments import ArgumentType, ArrayType, Packer, ScalarType, storage_bits
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES
@@ -128,6 +128,7 @@ class Interface:
                     "axes": list(m.axes),
                     "box": list(m.box),
                     "swizzle": m.swizzle,
+                    "im2col": m.im2col,
                 }
                 for m in cubin.tensor_maps
             ],
@@ -162,7 +163,13 @@ class Interface:
         arguments = tuple(map(Argument.from_json, data["arguments"]))
         names = [argument.name for argument in arguments]
         maps = tuple(
-            TensorMap(names.index(m["argument"]), tuple(m["axes"]), tuple(m["box"]), m["swizzle"])
+            TensorMap(
+                names.index(m["argument"]),
+                tuple(m["axes"]),
+                tuple(m["box"]),
+                m["swizzle"],
+                im2col=m["im2col"] and Im2col(*map(tuple, m["im2col"])),
+            )
             for m in data["tensor_maps"]
         )
         launch = data["launch"]

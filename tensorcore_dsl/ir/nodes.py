@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc
@@ -221,13 +221,24 @@ class Block:
         return len(self.nodes)
 
 
+class Im2col(NamedTuple):
+    """The pixels that a copy in im2col mode visits, by their axes, innermost first.
+
+    Filter bases run from `lower` to the extent plus `upper`, exclusively, in steps of `steps`.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map that the launch encodes (`cuTensorMapEncodeTiled`).
+    """A tensor map that the launch encodes (`cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col`).
 
     argument: the kernel's run-time argument that it describes; axes: that array's axes, innermost
-    first; box: elements of one copy along these axes; swizzle: bytes, 0 for none; loc: where the
-    kernel first asks for it.
+    first; box: elements of one copy along these axes, in im2col mode channels and pixels; swizzle:
+    bytes, 0 for none; loc: where the kernel first asks for it; im2col: None in tile mode.
     """
 
     argument: int
@@ -235,6 +246,7 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int = 0
     loc: Loc | None = field(default=None, compare=False)
+    im2col: Im2col | None = None
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tensorcore_dsl.isa.spec import Instruction
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
     DYNAMIC_ALIGN, MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Keep, Kernel, Mark,
-    Node, Op, Param, Part, Source, TensorMap, Type, Value, While,
+    Im2col, Node, Op, Param, Part, Source, TensorMap, Type, Value, While,
 )  # fmt: skip
 
 MAX_SHOWN = 200  # characters of a line in messages
@@ -87,6 +87,8 @@ class _Writer:
         if (m := param.tensor_map) is None:
             return text
         end = f" swizzle {m.swizzle}" if m.swizzle else ""
+        if m.im2col is not None:
+            end += "".join(f" {word} {_numbers(of)}" for word, of in m.im2col._asdict().items())
         return f"{text} map {m.argument} axes {_numbers(m.axes)} box {_numbers(m.box)}{end}"
 
     def table_lines(self) -> Iterator[str]:
@@ -300,12 +302,15 @@ class _Reader:
     def tensor_map(self, c: _Cursor) -> TensorMap | None:
         if not (match := c.maybe(rf"map ({_INT})")):
             return None
-        axes, box = (
-            tuple(map(int, c.take(rf"{word}((?: {_INT})+)", f"`{word}` and numbers")[1].split()))
-            for word in ("axes", "box")
-        )
+        axes, box = (self.numbers(c, word) for word in ("axes", "box"))
         swizzle = c.maybe(rf"swizzle ({_INT})")
-        return TensorMap(int(match[1]), axes, box, int(swizzle[1]) if swizzle else 0)
+        im2col = None
+        if c.maybe(r"(?=lower )"):
+            im2col = Im2col(*[self.numbers(c, word) for word in Im2col._fields])
+        return TensorMap(int(match[1]), axes, box, int(swizzle[1]) if swizzle else 0, im2col=im2col)
+
+    def numbers(self, c: _Cursor, word: str) -> tuple[int, ...]:
+        return tuple(map(int, c.take(rf"{word}((?: -?{_INT})+)", f"`{word}` and numbers")[1].split()))
 
     def block(self) -> tuple[Block, _Cursor]:
         """Nodes up to a `}`, and the rest of that line."""

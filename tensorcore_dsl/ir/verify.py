@@ -24,7 +24,7 @@ from tensorcore_dsl.isa.spec import Instruction, Operand
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
     MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Part, Source,
-    TensorMap, Type, Value, While, children, writes,
+    Im2col, TensorMap, Type, Value, While, children, writes,
 )  # fmt: skip
 
 Complaints = Iterator[str]
@@ -33,6 +33,8 @@ MAX_THREADS = 1024  # per block, on every architecture
 MAX_CLUSTER = 16  # blocks; more than 8 need opt-in
 MAX_BOX = 256  # elements of one tensor copy along an axis
 MAX_RANK = 5  # axes of a tensor map
+MAX_PIXELS, MAX_STEP = 1024, 8  # of a copy in im2col mode
+CORNER_BITS = {3: 16, 4: 8, 5: 5}  # bits of a corner in im2col mode, by axes of the tensor map
 SWIZZLES = (0, 32, 64, 128)  # bytes
 MAX_REGISTERS = 4096  # of one value
 MAX_LIMIT = 65535  # registers of a thread, blocks of a multiprocessor
@@ -119,14 +121,16 @@ def complaints_about_map(map: TensorMap) -> Iterator[str]:
     rank = len(map.axes)
     if map.argument < 0:
         yield f"a tensor map of argument {map.argument}"
-    if not 1 <= rank <= MAX_RANK or len(map.box) != rank:
+    if map.im2col is not None:
+        yield from _complaints_about_pixels(map, map.im2col)
+    elif not 1 <= rank <= MAX_RANK or len(map.box) != rank:
         yield (
             f"a box of {len(map.box)} extents along {rank} axes; as many of both, 1 to "
             f"{MAX_RANK}, are allowed"
         )
     if len(set(map.axes)) < rank or any(axis < 0 for axis in map.axes):
         yield f"axes {map.axes}; distinct axes, counted from 0, are allowed"
-    if not all(1 <= extent <= MAX_BOX for extent in map.box):
+    if map.im2col is None and not all(1 <= extent <= MAX_BOX for extent in map.box):
         box = tuple(extent for _, extent in sorted(zip(map.axes, map.box, strict=False)))
         yield (
             f"a box of {box} elements; 1 to {MAX_BOX} along each axis are allowed, so that "
@@ -134,6 +138,29 @@ def complaints_about_map(map: TensorMap) -> Iterator[str]:
         )
     if map.swizzle not in SWIZZLES:
         yield f"a swizzle of {map.swizzle} bytes; allowed are {listing(SWIZZLES)}"
+
+
+def _complaints_about_pixels(map: TensorMap, im2col: Im2col) -> Iterator[str]:
+    """Errors of a tensor map of im2col mode (PTX manual 5.5.4.1; cuTensorMapEncodeIm2col)."""
+    rank = len(map.axes)
+    if rank not in CORNER_BITS:
+        yield f"im2col mode needs an array of 3 to {MAX_RANK} axes; {rank} were given"
+        return
+    if len(map.box) != 2 or not (1 <= map.box[0] <= MAX_BOX and 1 <= map.box[1] <= MAX_PIXELS):
+        yield (
+            f"a box of {map.box[::-1]} elements in im2col mode; allowed are (pixels, channels) of 1 to "
+            f"{MAX_PIXELS} pixels and 1 to {MAX_BOX} channels"
+        )
+    if any(len(numbers) != rank - 2 for numbers in im2col):
+        yield f"corners and element strides of im2col mode have a number for each of {rank - 2} axes"
+    edge = 1 << CORNER_BITS[rank] - 1
+    if not all(-edge <= corner < edge for corner in im2col.lower + im2col.upper):
+        yield (
+            f"corners {im2col.lower[::-1]} and {im2col.upper[::-1]} of im2col mode; {-edge} to {edge - 1} "
+            f"are allowed for an array of {rank} axes"
+        )
+    if not all(1 <= step <= MAX_STEP for step in im2col.steps):
+        yield f"element strides {im2col.steps[::-1]}; 1 to {MAX_STEP} are allowed"
 
 
 def tensor_maps_come_last(kernel: Kernel) -> Complaints:

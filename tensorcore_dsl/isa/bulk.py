@@ -97,21 +97,17 @@ def load_tensor(ctx: Context, instr: Instruction, dst: Any, tensor: Any, *rest: 
     _check_own(ctx, instr, dst)
     rank = int(instr.params["rank"])
     coordinates, (bar, *extra) = rest[:rank], rest[rank:]
+    offsets = None
+    if instr.params["im2col"]:
+        offsets, extra = extra[: rank - 2], extra[rank - 2 :]
     mask = extra[0] if instr.params["multicast"] else None
-    ctx.bulk.tensor_load(dst, tensor, coordinates, bar, mask)
+    ctx.bulk.tensor_load(dst, tensor, coordinates, offsets, bar, mask)
 
 
 def store_tensor(ctx: Context, instr: Instruction, tensor: Any, *rest: Any) -> None:
     rank = int(instr.params["rank"])
-    ctx.bulk.tensor_store(tensor, rest[:rank], rest[rank], instr.params.get("op"))
-
-
-def refuse_im2col(ctx: Context, instr: Instruction, *operands: Any) -> None:
-    raise EmulationError(
-        f"{instr.summary} in im2col mode needs a tensor map of that mode, which the driver alone makes: "
-        "the emulator has those of tile mode, by tc.tensor_map and tensormap.replace. In tile mode, one "
-        f"copy for each row of pixels moves the same elements ({instr.section})"
-    )
+    offsets = [0] * (rank - 2) if instr.params["im2col"] else None
+    ctx.bulk.tensor_store(tensor, rest[:rank], offsets, rest[rank], instr.params.get("op"))
 
 
 def load_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:
@@ -198,79 +194,38 @@ PLACES = (
 
 
 def _tensor_rows() -> list[Row]:
-    """Tensor copies of rank 1 to 5, generated from one pattern."""
+    """Tensor copies of rank 1 to 5, in tile and in im2col mode, generated from one pattern."""
     rows = []
     for rank in range(1, 6):
-        names = [f"c{i}" for i in range(rank)]
-        declared = " ".join(f"{n}:s32," for n in names)
-        listed = "[{map}, {{" + ", ".join("{" + n + "}" for n in names) + "}}]"
-        out = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
-        reduce = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta"
+        declared = " ".join(f"c{i}:s32," for i in range(rank))
+        listed = "[{map}, {{" + ", ".join(f"{{c{i}}}" for i in range(rank)) + "}}]"
+        shifts = "".join(f", o{i}:b16" for i in range(rank - 2))
+        shifted = ", {{" + ", ".join(f"{{o{i}}}" for i in range(rank - 2)) + "}}"
         load = LOAD_SIGNATURE.format(c=declared)
         store = STORE_SIGNATURE.format(c=declared)
-        common: Any = {"requires": "90", "ptx": "8.0", "effects": COPY, "rank": str(rank)}
-        source: Any = common | {"effects": SHARED_COPY}
         hints = ("", "", ""), (".L2::cache_hint", ", policy:b64", ", {policy}")
-        for place, cast, mask, masked, ptx in PLACES:
-            into = f"cp.async.bulk.tensor.{rank}d.{place}.global.tile.mbarrier::complete_tx::bytes" + cast
-            shared_fields: Any = common | {
-                "ptx": ptx,
-                "multicast": "yes" if cast else "-",
-                "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
-            }
-            rows += [
-                row(
-                    into + hint,
-                    load + mask + policy,
-                    "9.7.9.25.5.2",
-                    load_tensor,
-                    template="{dst}, " + listed + ", {bar}" + masked + hinted,
-                    **shared_fields,
-                )
-                for hint, policy, hinted in hints
-            ]
-        for hint, policy, hinted in hints:
-            rows += [
-                row(
-                    out + hint,
-                    store + policy,
-                    "9.7.9.25.5.2",
-                    store_tensor,
-                    access=TENSOR_STORE,
-                    template=listed + ", {src}" + hinted,
-                    **source,
-                ),
-                row(
-                    f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile" + hint,
-                    f"map:u64, {declared[:-1]}" + policy,
-                    "9.7.9.25.5.4",
-                    no_effect,
-                    access="hint map global box",
-                    template=listed + hinted,
-                    **common,
-                ),
-            ]
+        modes = [("tile", "tile", "", "", "-")]
         if rank > 2:
-            shifts = [f"o{i}" for i in range(rank - 2)]
-            offsets, shifted = (
-                "".join(f", {n}:b16" for n in shifts),
-                ", {{" + ", ".join("{" + n + "}" for n in shifts) + "}}",
-            )
+            modes.append(("im2col", "im2col_no_offs", shifts, shifted, "yes"))
+        for load_mode, store_mode, offsets, given, im2col in modes:
+            common: Any = {"requires": "90", "ptx": "8.0", "rank": str(rank), "im2col": im2col}
+            copied: Any = common | {"effects": COPY}
+            source: Any = common | {"effects": SHARED_COPY}
+            out = f"tensor.{rank}d.global.shared::cta"
             for place, cast, mask, masked, ptx in PLACES:
-                into = (
-                    f"cp.async.bulk.tensor.{rank}d.{place}.global.im2col.mbarrier::complete_tx::bytes" + cast
-                )
-                shared_fields = common | {
+                into = f"tensor.{rank}d.{place}.global.{load_mode}.mbarrier::complete_tx::bytes" + cast
+                shared_fields: Any = copied | {
                     "ptx": ptx,
+                    "multicast": "yes" if cast else "-",
                     "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
                 }
                 rows += [
                     row(
-                        into + hint,
+                        f"cp.async.bulk.{into}{hint}",
                         load + offsets + mask + policy,
                         "9.7.9.25.5.2",
-                        refuse_im2col,
-                        template="{dst}, " + listed + ", {bar}" + shifted + masked + hinted,
+                        load_tensor,
+                        template="{dst}, " + listed + ", {bar}" + given + masked + hinted,
                         **shared_fields,
                     )
                     for hint, policy, hinted in hints
@@ -278,48 +233,36 @@ def _tensor_rows() -> list[Row]:
             for hint, policy, hinted in hints:
                 rows += [
                     row(
-                        out.replace("tile", "im2col_no_offs") + hint,
+                        f"cp.async.bulk.{out}.{store_mode}.bulk_group{hint}",
                         store + policy,
                         "9.7.9.25.5.2",
-                        refuse_im2col,
+                        store_tensor,
                         access=TENSOR_STORE,
                         template=listed + ", {src}" + hinted,
                         **source,
                     ),
                     row(
-                        f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col" + hint,
-                        f"map:u64, {declared[:-1]}" + offsets + policy,
+                        f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.{load_mode}{hint}",
+                        f"map:u64, {declared[:-1]}{offsets}{policy}",
                         "9.7.9.25.5.4",
                         no_effect,
                         access="hint map global box",
-                        template=listed + shifted + hinted,
-                        **common,
+                        template=listed + given + hinted,
+                        **copied,
                     ),
                 ]
             rows.append(
                 row(
-                    reduce + ".{op}.im2col_no_offs.bulk_group",
+                    f"cp.reduce.async.bulk.{out}.{{op}}.{store_mode}.bulk_group",
                     store,
                     "9.7.9.25.5.3",
-                    refuse_im2col,
+                    store_tensor,
                     access=TENSOR_REDUCE,
                     template=listed + ", {src}",
                     op="add min max inc dec and or xor",
                     **source,
                 )
             )
-        rows.append(
-            row(
-                reduce + ".{op}.tile.bulk_group",
-                store,
-                "9.7.9.25.5.3",
-                store_tensor,
-                access=TENSOR_REDUCE,
-                template=listed + ", {src}",
-                op="add min max inc dec and or xor",
-                **source,
-            )
-        )
     return rows
 
 

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,17 +149,18 @@ class Mbarriers(Protocol):
 class BulkCopies(Protocol):
     """Bulk copies.
 
-    `tensor` is a (T,) generic address of a tensor map. Coordinates are arrays or scalars, innermost first.
+    `tensor` is a (T,) generic address of a tensor map. Coordinates are arrays or scalars, innermost first,
+    and so are the offsets of im2col mode, which are None in tile mode.
     Each CTA of the multicast `mask` receives a copy and counts it at its barrier of the same offset. Loads
     take effect when their bytes are counted.
     """
 
     def tensor_load(
-        self, dst: np.ndarray, tensor: np.ndarray, coordinates: tuple[Any, ...], bar: np.ndarray, mask: Any
+        self, dst: Any, tensor: Any, coordinates: Sequence[Any], offsets: Any, bar: Any, mask: Any
     ) -> None: ...
 
     def tensor_store(
-        self, tensor: np.ndarray, coordinates: tuple[Any, ...], src: np.ndarray, op: str | None
+        self, tensor: Any, coordinates: Sequence[Any], offsets: Any, src: Any, op: str | None
     ) -> None: ...
 
     def load(self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray, mask: Any) -> None: ...

@@ -306,23 +306,24 @@ def bulk_wait(reading: bool) -> str:
     return f"cp.async.bulk.wait_group{'.read' if reading else ''}"
 
 
-def tensor_prefetch(rank: int) -> str:
+def tensor_prefetch(rank: int, im2col: bool) -> str:
     """A box of a tensor of `rank` dimensions into the L2 cache."""
-    return f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile"
+    return f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.{'im2col' if im2col else 'tile'}"
 
 
-def tensor_load(rank: int, multicast: bool, cache_hint: bool) -> str:
+def tensor_load(rank: int, im2col: bool, multicast: bool, cache_hint: bool) -> str:
     """A box to shared memory, counted by an mbarrier."""
-    box = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
+    box = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{'im2col' if im2col else 'tile'}"
     modifiers = (".multicast::cluster" if multicast else "") + (".L2::cache_hint" if cache_hint else "")
     return f"{box}.mbarrier::complete_tx::bytes{modifiers}"
 
 
-def tensor_store(rank: int, operation: str | None) -> str:
+def tensor_store(rank: int, im2col: bool, operation: str | None) -> str:
     """A box to global memory; with an operation, a reduction into global memory."""
+    mode = "im2col_no_offs" if im2col else "tile"
     if operation is None:
-        return f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
-    return f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.tile.bulk_group"
+        return f"cp.async.bulk.tensor.{rank}d.global.shared::cta.{mode}.bulk_group"
+    return f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.{mode}.bulk_group"
 
 
 # -- matrix products (9.7.14, 9.7.15) ---------------------------------------------------------

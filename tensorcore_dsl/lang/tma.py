@@ -31,11 +31,13 @@ class TensorMap(Struct):
     array : Array
         The argument that it describes.
     box : tuple of int
-        In the order of the array.
+        In the order of the array; in im2col mode pixels and channels.
     axes : tuple of int
         The axes of the array, the innermost first.
     swizzle : int
         Of the tiles, in bytes.
+    im2col : bool
+        Whether it is of im2col mode.
     dtype : dtype
         Of the elements.
 
@@ -46,11 +48,12 @@ class TensorMap(Struct):
 
     parts = ("address",)
 
-    def __init__(
-        self, address: Scalar, array: Array, axes: tuple[int, ...], box: tuple[int, ...], swizzle: int
-    ) -> None:
-        self.address, self.array, self.axes, self.box = address, array, axes, box
-        self.swizzle, self.dtype = swizzle, array.dtype
+    def __init__(self, address: Scalar, array: Array, described: nodes.TensorMap) -> None:
+        m = described
+        self.address, self.array, self.axes, self.swizzle = address, array, m.axes, m.swizzle
+        self.im2col, self.dtype = m.im2col is not None, array.dtype
+        self.box = m.box[::-1] if self.im2col else tuple(n for _, n in sorted(zip(m.axes, m.box)))
+        self.described = described
         builder().tensor_maps[address.value] = self
 
     @property
@@ -67,13 +70,24 @@ class TensorMap(Struct):
             raise OperandError(f"{len(self.axes)} coordinates are needed, {len(index)} were given")
         return [_s32(index[axis]) for axis in self.axes]
 
-    def prefetch(self, index: Sequence[Any] | None = None) -> None:
+    def shifts(self, offsets: Sequence[Any] | None) -> list[Any]:
+        """The offsets of a copy in im2col mode as operands: b16, the innermost axis first."""
+        count = len(self.axes) - 2 if self.im2col else 0
+        offsets = [0] * count if offsets is None else offsets
+        if len(offsets) != count:
+            what = "this map is of tile mode" if not count else f"{count} axes of pixels have one each"
+            raise OperandError(f"{len(offsets)} offsets were given; {what}")
+        return [_u16(offset, "an offset of im2col mode") for offset in reversed(offsets)]
+
+    def prefetch(self, index: Sequence[Any] | None = None, offsets: Sequence[Any] | None = None) -> None:
         """Prefetch the map itself, by one thread at the start, or a box into the L2 cache.
 
         Parameters
         ----------
         index : sequence of integers, optional
             The first element of the box; None: the map.
+        offsets : sequence of integers, optional
+            In im2col mode, as of `tma_load`.
 
         Raises
         ------
@@ -85,10 +99,18 @@ class TensorMap(Struct):
         if index is None:
             emit(names.PREFETCH_TENSOR_MAP, self.address)
             return
-        emit(names.tensor_prefetch(len(self.axes)), self.address, *self.coordinates(index))
+        name = names.tensor_prefetch(len(self.axes), self.im2col)
+        emit(name, self.address, *self.coordinates(index), *self.shifts(offsets))
 
 
-def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
+def tensor_map(
+    array: Array,
+    box: Sequence[int],
+    swizzle: int = 0,
+    *,
+    im2col: Sequence[Sequence[int]] | None = None,
+    element_strides: Sequence[int] | None = None,
+) -> TensorMap:
     """The tensor map of an array argument, which the launch encodes.
 
     Parameters
@@ -101,6 +123,13 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
         time.
     swizzle : int
         Of the tiles, in bytes: 0, 32, 64 or 128; the box is no wider along the contiguous axis.
+    im2col : sequence, optional
+        The lower and the upper corner of the pixel box, for a map of im2col mode. The array has the
+        axes (N, W, C), (N, H, W, C) or (N, D, H, W, C), and the box is (pixels, channels). A corner
+        has an int for each axis of pixels. Filter bases run from `lower` to before extent + `upper`.
+    element_strides : sequence of int, optional
+        In im2col mode, the step from one filter base to the next along each axis of pixels, 1 to 8;
+        None: 1.
 
     Returns
     -------
@@ -124,13 +153,18 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
     Notes
     -----
     Section 5.5 of the PTX manual. Coordinates outside the array read as zero, and are not stored.
+    A convolution of R x S taps with padding P and dilation L has the corners (-P, -P) and
+    (P - (R - 1) * L, P - (S - 1) * L), its stride is `element_strides`, and tap (r, s) is loaded with
+    the offsets (r * L, s * L).
     """
-    kernel = builder().kernel
     peers, rank = getattr(array, "peers", (None, None))
     if peers is not None:
-        maps = [tensor_map(one, box, swizzle) for one in peers.arrays]
+        maps = [
+            tensor_map(one, box, swizzle, im2col=im2col, element_strides=element_strides)
+            for one in peers.arrays
+        ]
         address = peers.choose(rank, [one.address for one in maps])
-        return TensorMap(address, maps[0].array, maps[0].axes, maps[0].box, swizzle)
+        return TensorMap(address, maps[0].array, maps[0].described)
     argument = getattr(array, "argument", None)
     if argument is None:
         raise OperandError("a tensor map describes an array argument as it was passed, not a view")
@@ -139,6 +173,12 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
         raise OperandError(
             "the box of a tensor map has positive extents known at compile time, not "
             f"{', '.join(map(describe, box))}"
+        )
+    if im2col is not None:
+        return _pixel_map(array, argument, box, swizzle, im2col, element_strides)
+    if element_strides is not None:
+        raise OperandError(
+            "element strides are of im2col mode: write tc.tensor_map(..., im2col=(lower, upper))"
         )
     if len(box) != array.ndim:
         raise OperandError(
@@ -159,16 +199,50 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
             f"{_strides(array)}), where the box {tuple(box)} has {box[first]}"
         )
     of_axes = tuple(box[d] for d in axes)
-    wanted = nodes.TensorMap(argument, axes, of_axes, swizzle, builder().locate())
+    return _parameter(array, nodes.TensorMap(argument, axes, of_axes, swizzle, builder().locate()))
+
+
+def _pixel_map(
+    array: Array,
+    argument: int,
+    box: Sequence[int],
+    swizzle: int,
+    corners: Sequence[Sequence[int]],
+    steps: Sequence[int] | None,
+) -> TensorMap:
+    """The tensor map of im2col mode of an array argument."""
+    steps = [1] * (array.ndim - 2) if steps is None else steps
+    numbers = [*corners, steps]
+    if len(numbers) != 3 or not all(isinstance(n, int) for of in numbers for n in of):
+        raise OperandError(
+            "im2col= is a lower and an upper corner; these and element_strides= are ints known at compile "
+            f"time; given were {', '.join(map(describe, numbers))}"
+        )
+    if isinstance(array.strides[-1], Scalar):
+        raise OperandError(
+            f"im2col mode needs the channels last, with stride 1; the strides of argument {array.name} are "
+            f"{_strides(array)}: pass a contiguous copy with the axes (N, ..., C)"
+        )
+    if swizzle and box[-1] * array.dtype.itemsize > swizzle:
+        raise LayoutError(f"{box[-1]} {array.dtype} channels are wider than their {swizzle}-byte swizzle")
+    axes, inner_first = tuple(reversed(range(array.ndim))), [tuple(reversed(of)) for of in numbers]
+    im2col = nodes.Im2col(*inner_first)
+    loc = builder().locate()
+    return _parameter(array, nodes.TensorMap(argument, axes, tuple(reversed(box)), swizzle, loc, im2col))
+
+
+def _parameter(array: Array, wanted: nodes.TensorMap) -> TensorMap:
+    """The parameter of the kernel for a tensor map; maps that are equal share one."""
+    kernel = builder().kernel
     for complaint in complaints_about_map(wanted):
         raise LayoutError(f"a tensor map of argument {array.name}: {complaint}")
     for param in kernel.params:
         if param.tensor_map == wanted:
-            return TensorMap(Scalar(param.value), array, axes, tuple(box), swizzle)
+            return TensorMap(Scalar(param.value), array, wanted)
     value = builder().new_value(nodes.Type(dtypes.u64))
     name = f"map{sum(p.tensor_map is not None for p in kernel.params)}"
     kernel.params.append(nodes.Param(name, value, wanted))
-    return TensorMap(Scalar(value), array, axes, tuple(box), swizzle)
+    return TensorMap(Scalar(value), array, wanted)
 
 
 def tma_load(
@@ -177,6 +251,7 @@ def tma_load(
     index: Sequence[Any],
     barrier: Mbarrier,
     *,
+    offsets: Sequence[Any] | None = None,
     multicast: Any = None,
     policy: Any = None,
     pred: Any = None,
@@ -191,9 +266,11 @@ def tma_load(
         What `tensor_map` made.
     index : sequence of integers
         The first element of the box, an s32 for each axis in the order of the array; it may lie
-        outside.
+        outside. In im2col mode, image, filter base and first channel.
     barrier : Mbarrier
         Of this CTA: its phase waits for `source.bytes`, see `arrive_expect_tx`.
+    offsets : sequence of integers, optional
+        In im2col mode, how far each pixel lies behind its filter base along the axes of pixels.
     multicast : integer, optional
         A 16-bit mask of the CTAs of the cluster that receive the box, at the same place in their
         shared memory; each one's own barrier counts the bytes.
@@ -244,8 +321,9 @@ def tma_load(
         raise OperandError("the mbarrier of a tensor load is one of its own CTA, no remote one")
     if multicast is not None:
         _check_mask(multicast)
-    name = names.tensor_load(len(source.axes), multicast is not None, policy is not None)
-    options = [] if multicast is None else [_u16(multicast)]
+    name = names.tensor_load(len(source.axes), source.im2col, multicast is not None, policy is not None)
+    options = source.shifts(offsets)
+    options += [] if multicast is None else [_u16(multicast, "a multicast mask")]
     options += [] if policy is None else [policy]
     where = source.coordinates(index)
     place, bar = tile.accessed(pred=pred), barrier.accessed(pred=pred)
@@ -308,7 +386,7 @@ def tma_store(
     allowed = reductions.ALLOWED.get(reduce or "", (target.dtype.name,))
     if target.dtype.name not in allowed:
         raise OperandError(f"TMA reduces no {target.dtype} by {reduce}; allowed are {listing(allowed)}")
-    name = names.tensor_store(len(target.axes), reduce)
+    name = names.tensor_store(len(target.axes), target.im2col, reduce)
     emit(name, target.address, *target.coordinates(index), tile.accessed(pred=pred), pred=pred)
 
 
@@ -447,8 +525,8 @@ def _check_tile(tile: Tile, tensor: TensorMap) -> None:
     if not isinstance(tile, Tile):
         raise OperandError(f"a tensor copy moves a shared tile, not {describe(tile)}")
     own_address(tile, "a tensor copy")
-    box = tuple(tensor.box[axis] for axis in reversed(tensor.axes) if tensor.box[axis] != 1)
-    row_order = tensor.axes[0] == len(tensor.box) - 1  # else a tile may have either order
+    box = tuple(extent for extent in reversed(tensor.described.box) if extent != 1)
+    row_order = tensor.axes[0] == len(tensor.axes) - 1  # else a tile may have either order
     order = sorted(range(tile.ndim), key=lambda axis: 0 if row_order else -tile.strides[axis])
     kept = [axis for axis in order if tile.shape[axis] != 1]
     shape, strides = (tuple(of[axis] for axis in kept) for of in (tile.shape, tile.strides))
@@ -488,6 +566,6 @@ def _s32(value: Any) -> Any:
     return integer_operand(value, dtypes.s32, "a coordinate of a box")
 
 
-def _u16(value: Any) -> Any:
-    value = integer_operand(value, dtypes.u16, "a multicast mask")
+def _u16(value: Any, what: str) -> Any:
+    value = integer_operand(value, dtypes.u16, what)
     return value if isinstance(value, Scalar) else builder().convert(value, dtypes.u16)

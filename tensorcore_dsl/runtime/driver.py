@@ -195,19 +195,25 @@ class CudaDriver:
     def encode_tiled(self, pointer: int, tile: tensor_maps.Tiled, device: int) -> bytes:
         """The 128 bytes of a tensor map; the driver encodes at multiples of 64 bytes only."""
         rank = len(tile.extents)
+        steps = (1,) * rank
+        box: tuple[Any, ...] = ((ctypes.c_uint32 * rank)(*tile.box),)
+        if tile.im2col is not None:
+            corners = [(ctypes.c_int * rank)(*corner) for corner in tile.im2col[:2]]
+            box, steps = (*corners, *tile.box), (1, *tile.im2col.steps, 1)
+        encode = self._encode if tile.im2col is None else self._encode_im2col
         buffer = (ctypes.c_char * (tensor_maps.MAP_BYTES + tensor_maps.MAP_ALIGN))()
         address = -(-ctypes.addressof(buffer) // tensor_maps.MAP_ALIGN) * tensor_maps.MAP_ALIGN
         arguments = (
             address, tensor_maps.DATA_TYPES[tile.dtype.name], rank, pointer,
             (ctypes.c_uint64 * rank)(*tile.extents), (ctypes.c_uint64 * rank)(*tile.strides),
-            (ctypes.c_uint32 * rank)(*tile.box), (ctypes.c_uint32 * rank)(*(1,) * rank),
+            *box, (ctypes.c_uint32 * rank)(*steps),
             _NO_INTERLEAVE, tensor_maps.TENSOR_MAP_SWIZZLES[tile.swizzle],
             tensor_maps.L2_PROMOTION, _FILL_ZEROS,
         )  # fmt: skip
-        code = self._encode(*arguments)
+        code = encode(*arguments)
         if code == _NO_CONTEXT:
             with self.on_device(device):
-                code = self._encode(*arguments)
+                code = encode(*arguments)
         if code:
             raise LaunchError(
                 f"the driver makes no tensor map of an array at {pointer:#x} with {tile}: "
@@ -217,13 +223,18 @@ class CudaDriver:
 
     @cached_property
     def _encode(self) -> Any:
-        """cuTensorMapEncodeTiled by ctypes: maps of the bindings are at multiples of 16 bytes."""
-        number, pointer = ctypes.c_uint32, ctypes.c_void_p
-        prototype = ctypes.CFUNCTYPE(
-            ctypes.c_int, pointer, number, number, pointer, *[pointer] * 4, *[number] * 4
-        )
+        return self._encoder("Tiled", "P")
+
+    @cached_property
+    def _encode_im2col(self) -> Any:
+        return self._encoder("Im2col", "PPII")
+
+    def _encoder(self, mode: str, box: str) -> Any:
+        """cuTensorMapEncode* by ctypes: maps of the bindings are at multiples of 16 bytes."""
+        kinds = {"I": ctypes.c_uint32, "P": ctypes.c_void_p}
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[kinds[kind] for kind in f"PIIPPP{box}PIIII"])
         try:
-            return prototype(("cuTensorMapEncodeTiled", self._library))
+            return prototype((f"cuTensorMapEncode{mode}", self._library))
         except AttributeError:
             raise LaunchError("the driver makes no tensor maps; CUDA 12.0 is needed") from None
 

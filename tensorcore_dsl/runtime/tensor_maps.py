@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, listing
-from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.ir.nodes import Im2col, TensorMap
 from tensorcore_dsl.ir.verify import complaints_about_map
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bits
 
@@ -36,7 +36,7 @@ class Tiled(NamedTuple):
     """Arguments of the driver's tensor-map encoder, without the array's address.
 
     `extents` and `box` count elements, the innermost axis first. `strides` are in bytes, without the
-    innermost axis.
+    innermost axis. In im2col mode `box` counts channels and pixels.
     """
 
     dtype: DType
@@ -44,6 +44,7 @@ class Tiled(NamedTuple):
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    im2col: Im2col | None = None
 
 
 def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
@@ -58,7 +59,8 @@ def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
         used = array.strides[axis] * size if extent > 1 else _rounded(reach)
         strides.append(used)
         reach = used * extent
-    return Tiled(array.type.dtype, extents, tuple(strides), tensor_map.box, tensor_map.swizzle)
+    m = tensor_map
+    return Tiled(array.type.dtype, extents, tuple(strides), m.box, m.swizzle, m.im2col)
 
 
 def _rounded(size: int) -> int:
@@ -78,6 +80,8 @@ def _complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
         yield f"a tensor map of axes {tensor_map.axes}; the array has {kind.ndim}"
     yield from _box_complaints(kind.dtype, tensor_map)
     yield from _memory_complaints(array, tensor_map)
+    if tensor_map.im2col is not None:
+        yield from _corner_complaints(array, tensor_map.axes, tensor_map.im2col)
 
 
 def _box_complaints(dtype: DType, tensor_map: TensorMap) -> Iterator[str]:
@@ -88,6 +92,16 @@ def _box_complaints(dtype: DType, tensor_map: TensorMap) -> Iterator[str]:
         yield f"{given}; multiples of {ADDRESS_ALIGN} bytes are allowed"
     if tensor_map.swizzle and row > tensor_map.swizzle:
         yield f"{given} with a swizzle of {tensor_map.swizzle} bytes; rows of at most so many are allowed"
+
+
+def _corner_complaints(array: Description, axes: tuple[int, ...], im2col: Im2col) -> Iterator[str]:
+    for axis, lower, upper in zip(axes[1:], im2col.lower, im2col.upper, strict=False):
+        extent = array.shape[axis]
+        if extent + upper - lower < 1:
+            yield (
+                f"the pixel box has no pixels along axis {axis} of {extent} elements, from lower corner "
+                f"{lower} to before {extent} plus upper corner {upper}"
+            )
 
 
 def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:

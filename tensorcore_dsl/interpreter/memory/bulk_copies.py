@@ -22,6 +22,7 @@ from tensorcore_dsl.interpreter.core.threads import PerThread, scalar, taken, wo
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.map_objects import MapObjects
 from tensorcore_dsl.interpreter.memory.outside_boxes import LOADS, STORES, OutsideBoxes
+from tensorcore_dsl.interpreter.memory.pixel_columns import PixelColumn
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import (
     RANK,
@@ -60,11 +61,11 @@ class BulkCopies:
         self.boxes = self.maps.boxes
         self.outside = OutsideBoxes(chunk, clusters)
 
-    def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
-        if self._load_alike(dst, tensor, coordinates, bar, mask):
+    def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, offsets: Any, bar: Any, mask: Any) -> None:
+        if offsets is None and self._load_alike(dst, tensor, coordinates, bar, mask):
             return
         for thread in np.flatnonzero(self.chunk.mask):
-            box = self._box(thread, tensor, coordinates, "load")
+            box = self._box(thread, tensor, coordinates, offsets, "load")
             self.outside.note_one(LOADS, box, int(thread), len(coordinates))
             self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
 
@@ -139,6 +140,8 @@ class BulkCopies:
         index -= MAP_BASE
         if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
             return None
+        if isinstance(self.boxes[index], PixelColumn):
+            return None
         axes = (*coordinates, *[0] * (RANK - len(coordinates)))
         named = Coordinates(handles, *(words(axis, total) for axis in axes))
         starts = np.empty((len(threads), RANK), np.int64)
@@ -182,11 +185,11 @@ class BulkCopies:
         chunk.tally.bytes["global", "store"] += inside
         return True
 
-    def tensor_store(self, tensor: Any, coordinates: Any, src: Any, op: str | None) -> None:
-        if op is None and self._store_alike(tensor, coordinates, src):
+    def tensor_store(self, tensor: Any, coordinates: Any, offsets: Any, src: Any, op: str | None) -> None:
+        if op is None and offsets is None and self._store_alike(tensor, coordinates, src):
             return
         for thread in np.flatnonzero(self.chunk.mask):
-            box = self._box(thread, tensor, coordinates, "store")
+            box = self._box(thread, tensor, coordinates, offsets, "store")
             if not box.writable:
                 raise EmulationError(
                     f"{box.name} is read-only; a tensor copy of {self.chunk.describe(int(thread))} writes it"
@@ -269,9 +272,16 @@ class BulkCopies:
                     cta = thread // self.chunk.group
                     detector.observe(alone, detector.column(cta, kind, thread), last)
 
-    def _box(self, thread: Any, tensor: Any, coordinates: Any, verb: str) -> TensorBox:
+    def _box(self, thread: Any, tensor: Any, coordinates: Any, offsets: Any, verb: str) -> TensorBox:
         places = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
-        box = self.maps.box(int(thread), scalar(tensor, thread), len(places), verb).at(places)
+        box = self.maps.box(int(thread), scalar(tensor, thread), len(places), verb)
+        modes = "im2col" if isinstance(box, PixelColumn) else "tile", "tile" if offsets is None else "im2col"
+        if modes[0] != modes[1]:
+            raise EmulationError(
+                f"a tensor copy of {self.chunk.describe(int(thread))} in {modes[1]} mode uses a tensor map "
+                f"of {modes[0]} mode, of {box.name}: map and instruction are of one mode"
+            )
+        box = box.at(places, [scalar(offset, thread) for offset in offsets or ()])
         if places[0] * box.element % CHUNK:
             raise Misaligned(
                 f"a tensor copy of {box.name} by {self.chunk.describe(int(thread))} starts at "
@@ -373,6 +383,7 @@ class BulkCopies:
         self._read(thread, box, src, align, copies=op is None)
         if op is not None:
             box.reduce(self.storage.data[thread // group], src, op)
+        box.write_back()
         self._note_store(thread, box, src, op is not None)
         if self.sanitizer.proxies.tracked:
             self._begin_read(STORE, thread, int(self.commits[thread]), box.chunks(src))

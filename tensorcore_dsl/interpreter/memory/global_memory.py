@@ -20,6 +20,7 @@ from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+from tensorcore_dsl.ir.nodes import Im2col
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 ALIGNMENT = 256  # bytes; alignment of an allocation on a device
@@ -36,7 +37,8 @@ class GlobalPointer:
 
 @dataclass(frozen=True)
 class TensorMapArgument:
-    """A tensor map of an array: its `axes`, the innermost first, and the `box` of one copy."""
+    """A tensor map of an array: its `axes`, the innermost first, and the `box` of one copy; in im2col
+    mode the box counts channels and pixels."""
 
     array: np.ndarray
     name: str
@@ -44,6 +46,7 @@ class TensorMapArgument:
     box: tuple[int, ...]
     swizzle: int = 0
     writable: bool = True
+    im2col: Im2col | None = None
 
 
 class Arguments:

@@ -16,6 +16,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
+from tensorcore_dsl.interpreter.memory.pixel_columns import PixelColumn
 from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
@@ -37,7 +38,10 @@ class MapObjects:
 
     def __init__(self, chunk: Chunk, memory: GlobalMemory) -> None:
         self.chunk, self.memory = chunk, memory
-        self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
+        self.boxes = [
+            TensorBox.of(m) if m.im2col is None else PixelColumn.along(m, m.im2col)
+            for m in memory.arguments.maps
+        ]
         self.changed: dict[int, int] = {}
         self.known: dict[tuple[int, int], bytes] = {}
 

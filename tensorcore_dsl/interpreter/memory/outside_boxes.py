@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import OutOfBounds
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, START, TensorBox
+from tensorcore_dsl.interpreter.memory.tensor_box import TensorBox
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 
 LOADS, STORES = "load from", "store to"
@@ -46,17 +46,13 @@ class OutsideBoxes:
                 self.idle[key] = text, self.chunk.at_step
 
     def _message(self, what: str, box: TensorBox, thread: int, start: list[int]) -> str:
-        extent, size = (tuple(box.plan[row, : len(start)].tolist()) for row in (EXTENT, BOX))
-        return (
-            f"the tensor {what} {box.name} by {self.chunk.describe(thread)} moves nothing: a box "
-            f"of {size} elements at coordinates {tuple(start)} lies outside of the array of "
-            f"{extent} (innermost axis first)"
-        )
+        who = self.chunk.describe(thread)
+        return f"the tensor {what} {box.name} by {who} moves nothing: {box.outside(start)}"
 
     def note_one(self, what: str, box: TensorBox, thread: int, rank: int) -> None:
         """The box that a thread names."""
         touching = np.array([box.inside > 0])
-        self.note(what, box, np.array([thread]), box.plan[None, START], rank, touching)
+        self.note(what, box, np.array([thread]), np.array([box.start]), rank, touching)
 
     def leave(self, cta: int) -> None:
         """A CTA has ended. OutOfBounds if it is the last of a cluster whose boxes never touched

@@ -10,6 +10,7 @@ address that fails a check. `shared` is a `shadow.Shared`.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -67,7 +68,7 @@ class TensorBox:
         plan = np.ones((4, RANK), np.int64)
         plan[EXTENT, :rank] = [array.shape[axis] for axis in argument.axes]
         plan[STRIDE, :rank] = [array.strides[axis] for axis in argument.axes]
-        plan[BOX, :rank] = argument.box
+        plan[BOX, : len(argument.box)] = argument.box
         mask = argument.swizzle - 16 if argument.swizzle else 0
         real = array.__array_interface__["data"][0]
         name, writable = f"argument {argument.name!r}", argument.writable and array.flags.writeable
@@ -83,12 +84,28 @@ class TensorBox:
         plan[START] = 0
         return cls(name, real, plan, element, 0, True, dtype)
 
-    def at(self, coordinates: tuple[int, ...]) -> TensorBox:
-        """The box that starts at these coordinates."""
+    def at(self, coordinates: tuple[int, ...], offsets: Sequence[int] = ()) -> TensorBox:
+        """The box that starts at these coordinates; `offsets` are those of im2col mode."""
         plan = self.plan.copy()
         plan[START] = 0
         plan[START, : len(coordinates)] = coordinates
         return replace(self, plan=plan)
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """The coordinates of its first element."""
+        return tuple(self.plan[START].tolist())
+
+    def outside(self, start: Sequence[int]) -> str:
+        """Say that the box at these coordinates lies outside of the array."""
+        extent, size = (tuple(self.plan[row, : len(start)].tolist()) for row in (EXTENT, BOX))
+        return (
+            f"a box of {size} elements at coordinates {tuple(start)} lies outside of the array of "
+            f"{extent} (innermost axis first)"
+        )
+
+    def write_back(self) -> None:
+        """A store or a reduction has changed the box."""
 
     @cached_property
     def size(self) -> int:
