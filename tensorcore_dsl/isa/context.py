@@ -48,6 +48,9 @@ class GlobalMemory(Memory, Protocol):
     def location(self, addresses: np.ndarray) -> np.ndarray:
         """(T,) addresses on the host, which are the same in all launches."""
 
+    def each_rank(self, ctx: Context, instr: Instruction, addresses: Any) -> list[np.ndarray]:
+        """The memory of each rank, as (T,) addresses, that multimem addresses stand for."""
+
 
 class SharedMemory(Memory, Protocol):
     """Shared memory of the thread's own CTA."""
@@ -280,5 +283,7 @@ class Context(Protocol):
 
 
 CLUSTER_SHIFT = 24
+# A multimem address in emulation: the address in the array of rank 0, and the number of ranks above.
+MULTIMEM_SHIFT = 57
 FARTHEST = 0xFD  # the greatest rank that fits into an address, which holds the rank plus one
 OWN = 0xFF  # marks the CTA's memory in place of a rank; see `Program.ranked`

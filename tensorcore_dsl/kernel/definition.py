@@ -9,9 +9,10 @@ from dataclasses import replace
 from html import escape
 from typing import Any, TypeVar
 
-from tensorcore_dsl.dtypes import DType, s32
+from tensorcore_dsl.dtypes import DType, s32, u64
 from tensorcore_dsl.errors import ArgumentError, listing, nearest
 from tensorcore_dsl.interpreter.core.geometry import PerRank
+from tensorcore_dsl.isa.context import MULTIMEM_SHIFT
 from tensorcore_dsl.kernel.parameters import Parameter, parameters_of
 from tensorcore_dsl.lang.peers import PeerArray
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, class_name, describe
@@ -34,7 +35,7 @@ class Definition(Named):
     collected : tuple of str or None
         The names that `with_arguments` gave to `*arguments`.
     worlds : dict
-        The number of ranks of each PeerArray, for a kernel that `with_peers` returned.
+        The names of the parts of each PeerArray, for a kernel that `with_peers` returned.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class Definition(Named):
         self.parameters = parameters_of(function)
         self.variadic = inspect.getfullargspec(function).varargs
         self.collected: tuple[str, ...] | None = None if self.variadic else ()
-        self.worlds: dict[str, int] = {}
-        self._with_peers: dict[tuple[int, ...], Any] = {}
+        self.worlds: dict[str, tuple[str, ...]] = {}
+        self._with_peers: dict[tuple[tuple[str, ...], ...], Any] = {}
         self._with_arguments: dict[tuple[str, ...], Any] = {}
         self._base: Definition = self  # of a kernel that with_arguments returned: the one with *arguments
         self._prepare()
@@ -99,15 +100,15 @@ class Definition(Named):
     ) -> tuple[Own, tuple[Any, ...], dict[str, Any]]:
         """Expand PeerArrays: return a kernel and its arguments.
 
-        The kernel has a parameter for each array of a PeerArray, and one for its rank. A kernel without
-        PeerArrays stays as it is.
+        The kernel has a parameter for each array of a PeerArray, one for its rank and one for multicast.
+        A kernel without PeerArrays stays as it is.
         """
         if not any(p.peers for p in self.parameters):
             return self, args, named
         runtime, constants = self.split(args, named)
         given: dict[str, Any] = dict(constants)
         parameters: list[Parameter] = []
-        worlds: dict[str, int] = {}
+        worlds: dict[str, tuple[str, ...]] = {}
         values = iter(runtime)
         for p in self.parameters:
             value = None if p.const else next(values)
@@ -120,11 +121,16 @@ class Definition(Named):
                     f"{self.__name__}: argument {p.name!r} is a {class_name(value)}; the parameter takes "
                     "a tc.PeerArray, made of the arrays of all ranks"
                 )
-            worlds[p.name], names = value.world, _peer_names(p.name, value.world)
-            arrays = [replace(p, name=n, array=True, peers=False, shared=True) for n in names[1:]]
-            parameters += [replace(p, name=names[0], dtype=s32, peers=False), *arrays]
-            rank = _rank(value, f"{self.__name__}: argument {p.name!r}")
-            given.update(zip(names, (rank, *value.arrays), strict=True))
+            label, beside = f"{self.__name__}: argument {p.name!r}", []
+            arrays = [f"{p.name}[{rank}]" for rank in range(value.world)]
+            names = worlds[p.name] = (f"{p.name}.rank", *arrays)
+            parameters.append(replace(p, name=names[0], dtype=s32, peers=False))
+            parameters += [replace(p, name=n, array=True, peers=False, shared=True) for n in arrays]
+            if value.beside is not None:
+                worlds[p.name] = names = (*names, f"{p.name}.multicast")
+                parameters.append(replace(p, name=names[-1], dtype=u64, peers=False))
+                beside = [_beside(value, label)]
+            given.update(zip(names, (_rank(value, label), *value.arrays, *beside), strict=True))
         key = tuple(worlds.values())
         if key not in self._with_peers:
             self._with_peers[key] = self.variant(parameters=parameters, worlds=worlds, _base=self)
@@ -133,9 +139,10 @@ class Definition(Named):
     def peers_of(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Rebuild PeerArrays from the variables of their arrays and ranks, which are removed."""
         found = {}
-        for name, world in self.worlds.items():
-            rank, *arrays = [variables.pop(n) for n in _peer_names(name, world)]
-            found[name] = PeerArray(arrays, rank)
+        for name, names in self.worlds.items():
+            rank, *arrays = [variables.pop(n) for n in names]
+            beside = arrays.pop() if names[-1].endswith(".multicast") else None
+            found[name] = PeerArray(arrays, rank, beside)
         return found
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -243,11 +250,6 @@ class Definition(Named):
         return f"<kernel {self.__name__}({', '.join(map(str, self.parameters))})>"
 
 
-def _peer_names(name: str, world: int) -> list[str]:
-    """Return the parameter names of a PeerArray: its rank, then the array of each rank."""
-    return [f"{name}.rank", *(f"{name}[{rank}]" for rank in range(world))]
-
-
 def _rank(peers: PeerArray, label: str) -> Any:
     """Return the rank that runs the kernel; each virtual GPU has its own rank."""
     group = current_devices()
@@ -262,6 +264,21 @@ def _rank(peers: PeerArray, label: str) -> Any:
             f"tc.devices({group.count}) a PeerArray has {group.count} arrays and no rank"
         )
     return peers.rank if group is None else PerRank(range(group.count))
+
+
+def _beside(peers: PeerArray, label: str) -> int:
+    """How far the multimem address lies behind the array of rank 0."""
+    emulated = current_devices() is not None
+    if emulated != (peers.beside is True):
+        raise ArgumentError(
+            f"{label} has multicast={peers.beside!r}; under tc.devices it is True, and on a GPU the address "
+            "that torch's symmetric memory has in multicast_ptr, where NVLink multicast is on"
+        )
+    if emulated:
+        return peers.world << MULTIMEM_SHIFT
+    first = peers.arrays[0]
+    start = 0 if isinstance(first, ArrayType) else describe(first, label).pointer
+    return int(peers.beside - start) % 2**64
 
 
 def _common_type(types: list[Any], label: str) -> Any:

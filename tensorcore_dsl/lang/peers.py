@@ -9,6 +9,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, OperandError, listing
 from tensorcore_dsl.ir.nodes import Block, While
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.lang.atomics import SCOPES, reduce
 from tensorcore_dsl.lang.debugging import assert_
 from tensorcore_dsl.lang.emit import emit
@@ -36,6 +37,8 @@ class PeerArray(Struct):
         each rank.
     rank : int, optional
         The rank of this process. None under `tc.devices`, where one call launches all ranks.
+    multicast : int or True, optional
+        For `multicast()`. On a GPU, the `multicast_ptr` that the rendezvous gives; under `tc.devices`, True.
 
     Attributes
     ----------
@@ -77,8 +80,8 @@ class PeerArray(Struct):
 
     parts = ("rank",)
 
-    def __init__(self, arrays: Sequence[Any], rank: Any = None) -> None:
-        self.arrays, self.rank = tuple(arrays), rank
+    def __init__(self, arrays: Sequence[Any], rank: Any = None, multicast: Any = None) -> None:
+        self.arrays, self.rank, self.beside = tuple(arrays), rank, multicast
         if isinstance(rank, Scalar):  # inside a kernel
             return
         shapes = {(tuple(getattr(a, "shape", ())), str(getattr(a, "dtype", ""))) for a in self.arrays}
@@ -93,6 +96,49 @@ class PeerArray(Struct):
     @property
     def world(self) -> int:
         return len(self.arrays)
+
+    def multicast(self) -> Array:
+        """The arrays of all ranks at one multimem address, for `multimem` instructions.
+
+        Returns
+        -------
+        Array
+            Pointers to its elements are operands of `tc.emit("multimem...")`; it is not indexed.
+
+        Raises
+        ------
+        OperandError
+            The launch's PeerArray has no `multicast`.
+
+        Notes
+        -----
+        Sections 8.2.3 and 9.7.9.14 of the PTX manual.
+
+        Examples
+        --------
+        Each rank gets the sum of the arrays of all ranks:
+
+        >>> @tc.kernel
+        ... def all_reduce(peers: tc.PeerArray, out: tc.Array):
+        ...     i = tc.threadIdx.x
+        ...     out[i] = tc.emit("multimem.ld_reduce.global.add.s32", peers.multicast().at(i))
+        >>> x = [np.full(32, 10 ** rank, np.int32) for rank in range(3)]
+        >>> out = [np.zeros(32, np.int32) for rank in range(3)]
+        >>> with tc.devices(3):
+        ...     all_reduce[1, 32](tc.PeerArray(x, multicast=True), out)
+        >>> [int(of_rank[0]) for of_rank in out]
+        [111, 111, 111]
+        """
+        if self.beside is None:
+            raise OperandError(
+                "this PeerArray has no multimem address: launch with tc.PeerArray(arrays, multicast=True) "
+                "under tc.devices, and on a GPU with "
+                "tc.PeerArray(arrays, rank, multicast=handle.multicast_ptr)"
+            )
+        first = self.arrays[0]
+        address = builder().named(names.binary("add", dtypes.u64), first.address, self.beside)
+        everywhere: Array = first.with_parts(address=address, argument=None)
+        return everywhere
 
     def __getitem__(self, rank: Any) -> Any:
         if isinstance(rank, int) and not isinstance(rank, bool):

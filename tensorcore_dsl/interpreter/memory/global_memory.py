@@ -21,6 +21,8 @@ from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.ir.nodes import Im2col
+from tensorcore_dsl.isa.context import MULTIMEM_SHIFT, Context
+from tensorcore_dsl.isa.spec import Instruction
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 ALIGNMENT = 256  # bytes; alignment of an allocation on a device
@@ -80,6 +82,8 @@ class Arguments:
 
     def describe(self, address: int) -> str:
         """Describe the memory at or near a virtual address, for messages."""
+        if address >> MULTIMEM_SHIFT:
+            return "it is a multimem address, which multimem.* instructions alone take (PTX manual, 8.2.3)"
         index = allocation_of(address)
         if not 0 <= index < len(self.pointers):
             return "it belongs to no argument of the launch"
@@ -167,6 +171,22 @@ class GlobalMemory(accesses.WordMemory):
         rows = self._rows(addresses)
         start = rows[:, accesses.REAL] - rows[:, accesses.VIRTUAL]
         return np.asarray(addresses.astype(np.int64) + start)
+
+    def each_rank(self, ctx: Context, instr: Instruction, addresses: Any) -> list[np.ndarray]:
+        active = self.active(ctx)
+        addresses = np.broadcast_to(addresses, active.shape)
+        worlds = addresses >> np.uint64(MULTIMEM_SHIFT)
+        if not worlds[active].all():
+            thread = int(np.argmax(active & (worlds == 0)))
+            raise EmulationError(
+                f"{instr.mnemonic} of {self.chunk.describe(thread)} is given {int(addresses[thread]):#x}, "
+                f"no multimem address: peers.multicast() of a tc.PeerArray makes one ({instr.section})"
+            )
+        places = addresses & np.uint64((1 << MULTIMEM_SHIFT) - 1)
+        starts = np.array([*map(self.arguments.address, range(len(self.arguments.pointers)))], np.uint64)
+        first = (places >> np.uint64(accesses.SPACE_BITS)).astype(np.int64) - 1
+        ranks = np.clip(first + np.arange(int(worlds[active].max(initial=0)))[:, None], 0, len(starts) - 1)
+        return list(places + starts[ranks] - starts[ranks[:1]])
 
     def _rows(self, addresses: np.ndarray) -> np.ndarray:
         """The rows of the table for virtual addresses; any row for an address outside of all arrays."""
