@@ -299,6 +299,19 @@ def backward_case(draw: random.Random) -> dict[str, Any]:
     return {"grad": q, "q": q, "k": k, "v": v, "out": q, "lse": array(2, 4, 32, dtype="f4")}
 
 
+def weights_case(draw: random.Random) -> dict[str, Any]:
+    return {"b": array(128, 32, dtype="i1") & 7, "scales": array(1, 32, dtype="f4"), "dtype": tc.s4}
+
+
+def packed_case(draw: random.Random) -> dict[str, Any]:
+    packed = kernels.pack(**weights_case(draw))
+    return {f.name: getattr(packed, f.name) for f in fields(packed)}
+
+
+def multiply_packed(**packed: Any) -> Any:
+    return kernels.gemm(array(8, 128), kernels.PackedWeights(**packed))
+
+
 def plan_case(draw: random.Random) -> dict[str, Any]:
     return {"a": array(64, 64), "b": array(64, 64, order="F"), "c": None, "d": array(64, 64)}
 
@@ -349,6 +362,9 @@ FUNCTIONS: dict[str, Case] = {
     "compress": (kernels.compress, lambda draw: {"a": array(64, 64)}, ("prune",)),
     "decompress": (kernels.decompress, lambda draw: {"sparse": kernels.compress(array(64, 64))}, ()),
     "SparseMatrix": (lambda **g: kernels.decompress(kernels.SparseMatrix(**g)), sparse_case, ()),
+    "pack": (kernels.pack, weights_case, ("zeros",)),
+    "PackedWeights": (multiply_packed, packed_case, ()),
+    "MixedConfig": (kernels.MixedConfig, fields_of(kernels.MixedConfig), ()),
     "RowReduction": (kernels.RowReduction, lambda draw: {"op": "sum"}, ("transform",)),
     "HopperConfig": (kernels.HopperConfig, fields_of(kernels.HopperConfig), ()),
     "AmpereConfig": (kernels.AmpereConfig, fields_of(kernels.AmpereConfig), ()),

@@ -22,7 +22,7 @@ from tensorcore_dsl.kernels.host.launch import (
     launch_with_c,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
-from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue
@@ -48,7 +48,17 @@ def mixed_gemm(
     results = () if out is None else (out,)
     weights = b.words, b.scales, b.scales if b.zeros is None else b.zeros
     arrays = [x for x in (a, *weights, c) if x is not None]
-    key = ("mixed", b.shape, b.format, c is None, str(alpha), str(beta), *extra.key, *options)
+    key = (
+        "mixed",
+        str(b.shape),
+        str(b.dtype),
+        b.zeros is None,
+        c is None,
+        str(alpha),
+        str(beta),
+        *extra.key,
+        *options,
+    )
     prepare = lambda: _prepare(a, b, c, out, extra, *options)
     call = cached_call(results, (*arrays, *extra.arrays), key, prepare)
     out = call.result(a, out)
@@ -71,8 +81,7 @@ def _prepare(
 ) -> PreparedCall:
     check_stream(stream)
     epilogue = check_epilogue(epilogue, extra.names)
-    of_b = {"b.words": b.words, "b.scales": b.scales, **({} if b.zeros is None else {"b.zeros": b.zeros})}
-    read = described(a=a, **of_b, **present(c=c)) | extra.described()
+    read = described(a=a, **present(c=c)) | describe_weights(b) | extra.described()
     in_a, in_c = read["a"], read.get("c")
     dtype, (M, K), N = in_a.type.dtype, operands.check_rank("a", in_a, 2), b.shape[1]
     if dtype not in (tc.f16, tc.bf16):

@@ -9,7 +9,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, WeightFormat
 from tensorcore_dsl.kernels.ampere.mixed_packing import THREADS, pack_weights
-from tensorcore_dsl.kernels.host.arguments import described, element_type, present
+from tensorcore_dsl.kernels.host.arguments import described, element_type, present, shown
 from tensorcore_dsl.kernels.host.arrays import empty_like
 
 TILE = 16  # columns of a block
@@ -121,6 +121,42 @@ def pack(b: Any, scales: Any, zeros: Any = None, *, dtype: Any = None) -> Packed
         raise tc.ArgumentError(f"b has numbers that are no weights of {dtype}: these are {allowed}")
     new_scales = _copied(b, scales, shape, in_scales.type.dtype)
     return PackedWeights(words, new_scales, _zero_points(b, zeros, read, shape, dtype), (K, N), dtype)
+
+
+def describe_weights(b: PackedWeights) -> dict[str, Description]:
+    """Describe the arrays of packed weights; refuse what `pack` does not make."""
+    arrays = {"b.words": b.words, "b.scales": b.scales, "b.zeros": b.zeros}
+    read = described(**present(**arrays))
+    if not (isinstance(b.dtype, tc.DType) and b.dtype in SOURCES and _is_size(b.shape)):
+        raise tc.ArgumentError(
+            f"b is PackedWeights of {shown(b.dtype)} and shape {shown(b.shape)}; packed are "
+            f"{', '.join(map(str, SOURCES))} and K x N, K a multiple of {CHUNK} and N of {TILE}"
+        )
+    K, N = b.shape
+    words, scales, zeros = read["b.words"], read["b.scales"], read.get("b.zeros")
+    expected = {"b.words": (words, (N // TILE, K * TILE * b.dtype.bits // 32), (tc.s32,))}
+    expected["b.scales"] = scales, _group_shape(scales, K, N), SCALES
+    if zeros is not None:
+        expected["b.zeros"] = zeros, scales.shape, (tc.u8,) if b.dtype == tc.u4 else ()
+    for name, (array, shape, types) in expected.items():
+        # The kernels read vectors of 16 bytes.
+        if array.shape != shape or array.type.dtype not in types or _vector_bytes(array) != 16:
+            raise tc.ArgumentError(
+                f"{name} has {array.type.dtype} and shape {array.shape}, which do not belong to "
+                f"{b.dtype} of shape {b.shape}: `pack` makes PackedWeights"
+            )
+    return read
+
+
+def _is_size(shape: Any) -> bool:
+    """Is it a K x N that can be packed?"""
+    whole = isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)
+    return whole and shape[0] % CHUNK == 0 and shape[1] % TILE == 0
+
+
+def _vector_bytes(array: Description) -> int:
+    """Bytes of the widest vectors of a row-major array; 0 for others."""
+    return array.type.align if array.type.unit[1] else 0
 
 
 def _checked_type(b: Description, asked: Any) -> Any:
