@@ -150,11 +150,10 @@ def choose_mixed(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
     """Choose the tile: the widest of which there are ENOUGH, else the one with the most CTAs."""
     tokens = next((rows for rows in SHAPES if rows >= M), max(SHAPES))
     chunks = K // CHUNK
-    for warp_tiles, warps_n, warps_k in SHAPES[tokens]:
-        config = MixedConfig(tokens, warp_tiles, warps_n, warps_k, stages=2)
-        ctas = -(-N // config.columns) * -(-M // tokens)
-        if ctas >= ENOUGH:
-            break
+    widest_first = [MixedConfig(tokens, *shape, stages=2) for shape in SHAPES[tokens]]
+    ctas_of = lambda config: -(-N // config.columns) * -(-M // tokens)
+    config = next((x for x in widest_first if ctas_of(x) >= ENOUGH), widest_first[-1])
+    ctas = ctas_of(config)
     most = target_arch().shared_kib * 1024 - RESERVED
     while config.warps_k > chunks or _bytes(config, format) > most:
         half = {"warps_k": config.warps_k // 2} if config.warps_k > 1 else {"tokens": config.tokens // 2}

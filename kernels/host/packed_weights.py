@@ -14,7 +14,12 @@ from tensorcore_dsl.kernels.host.arrays import empty_like
 
 TILE = 16  # columns of a block
 # Type of the weights -> element types of the array that has them, one number each.
-SOURCES = {tc.s4: (tc.s8,), tc.u4: (tc.u8, tc.s8), tc.s8: (tc.s8,), tc.e4m3: (tc.e4m3,)}
+SOURCES: dict[Any, tuple[Any, ...]] = {
+    tc.s4: (tc.s8,),
+    tc.u4: (tc.u8, tc.s8),
+    tc.s8: (tc.s8,),
+    tc.e4m3: (tc.e4m3,),
+}
 SCALES = (tc.f16, tc.bf16, tc.f32)
 GROUPS = (32, 64)  # elements along K of a scale, beside multiples of CHUNK
 
@@ -134,11 +139,13 @@ def describe_weights(b: PackedWeights) -> dict[str, Description]:
         )
     K, N = b.shape
     words, scales, zeros = read["b.words"], read["b.scales"], read.get("b.zeros")
-    expected = {"b.words": (words, (N // TILE, K * TILE * b.dtype.bits // 32), (tc.s32,))}
-    expected["b.scales"] = scales, _group_shape(scales, K, N), SCALES
+    expected: list[tuple[str, Description, tuple[int, ...], tuple[Any, ...]]] = [
+        ("b.words", words, (N // TILE, K * TILE * b.dtype.bits // 32), (tc.s32,)),
+        ("b.scales", scales, _group_shape(scales, K, N), SCALES),
+    ]
     if zeros is not None:
-        expected["b.zeros"] = zeros, scales.shape, (tc.u8,) if b.dtype == tc.u4 else ()
-    for name, (array, shape, types) in expected.items():
+        expected.append(("b.zeros", zeros, scales.shape, (tc.u8,) if b.dtype == tc.u4 else ()))
+    for name, array, shape, types in expected:
         # The kernels read vectors of 16 bytes.
         if array.shape != shape or array.type.dtype not in types or _vector_bytes(array) != 16:
             raise tc.ArgumentError(

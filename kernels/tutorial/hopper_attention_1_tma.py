@@ -71,7 +71,8 @@ def attention_kernel(
 
     scores, out = qk.d.zeros(), pv.d.zeros()
     best, total = tc.row_values(qk.d, -math.inf), tc.row_values(qk.d)
-    stage, phase = tc.u32(0), tc.u32(0)
+    stage: Any = tc.u32(0)
+    phase = tc.u32(0)
     full_q[0].wait(0)
     for start in tc.range(0, end, BN):
         full[stage].wait(phase)

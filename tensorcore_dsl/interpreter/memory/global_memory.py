@@ -176,14 +176,15 @@ class GlobalMemory(accesses.WordMemory):
         active = self.active(ctx)
         addresses = np.broadcast_to(addresses, active.shape)
         worlds = addresses >> np.uint64(MULTIMEM_SHIFT)
-        if not worlds[active].all():
-            thread = int(np.argmax(active & (worlds == 0)))
+        pointers = len(self.arguments.pointers)
+        if not pointers or not worlds[active].all():
+            thread = int(np.argmax(active & (worlds == 0))) if pointers else int(np.argmax(active))
             raise EmulationError(
                 f"{instr.mnemonic} of {self.chunk.describe(thread)} is given {int(addresses[thread]):#x}, "
                 f"no multimem address: peers.multicast() of a tc.PeerArray makes one ({instr.section})"
             )
         places = addresses & np.uint64((1 << MULTIMEM_SHIFT) - 1)
-        starts = np.array([*map(self.arguments.address, range(len(self.arguments.pointers)))], np.uint64)
+        starts = np.array([*map(self.arguments.address, range(pointers))], np.uint64)
         first = (places >> np.uint64(accesses.SPACE_BITS)).astype(np.int64) - 1
         ranks = np.clip(first + np.arange(int(worlds[active].max(initial=0)))[:, None], 0, len(starts) - 1)
         return list(places + starts[ranks] - starts[ranks[:1]])
