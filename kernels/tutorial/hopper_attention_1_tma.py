@@ -58,21 +58,20 @@ def attention_kernel(
 
     if tc.threadIdx.x == 0:
         full_q[0].init(1)
-        for stage in tc.static_range(STAGES):
-            full[stage].init(1)  # the loading thread's arrival, with the bytes that it expects
+        for number in tc.static_range(STAGES):
+            full[number].init(1)  # the loading thread's arrival, with the bytes that it expects
         tc.fence_mbarrier_init()
         full_q[0].arrive_expect_tx(slabs * map_q.bytes)
         for slab in tc.static_range(slabs):
             tc.tma_load(tile_q[slab], map_q, (batch, head, first, slab * SLAB), full_q[0])
-        for stage in tc.static_range(STAGES):
-            if stage * BN < end:
-                load(stage * BN, stage)
+        for number in tc.static_range(STAGES):
+            if number * BN < end:
+                load(number * BN, number)
     tc.barrier()
 
     scores, out = qk.d.zeros(), pv.d.zeros()
     best, total = tc.row_values(qk.d, -math.inf), tc.row_values(qk.d)
-    stage: Any = tc.u32(0)
-    phase = tc.u32(0)
+    stage, phase = tc.u32(0), tc.u32(0)
     full_q[0].wait(0)
     for start in tc.range(0, end, BN):
         full[stage].wait(phase)
