@@ -46,19 +46,10 @@ def mixed_gemm(
     """Compute alpha A B + beta C; arguments as for `gemm`, see `_prepare`."""
     options = (alpha, beta, *others)
     results = () if out is None else (out,)
-    weights = b.words, b.scales, b.scales if b.zeros is None else b.zeros
+    weights = b.operands
     arrays = [x for x in (a, *weights, c) if x is not None]
-    key = (
-        "mixed",
-        str(b.shape),
-        str(b.dtype),
-        b.zeros is None,
-        c is None,
-        str(alpha),
-        str(beta),
-        *extra.key,
-        *options,
-    )
+    of_weights = str(b.shape), str(b.dtype), b.zeros is None
+    key = ("mixed", *of_weights, c is None, str(alpha), str(beta), *extra.key, *options)
     prepare = lambda: _prepare(a, b, c, out, extra, *options)
     call = cached_call(results, (*arrays, *extra.arrays), key, prepare)
     out = call.result(a, out)
@@ -104,8 +95,7 @@ def _prepare(
         epilogue=epilogue,
     )
     whole_c = d if in_c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
-    weights = b.words, b.scales, b.scales if b.zeros is None else b.zeros
-    arguments = (a, weights, whole_c, d, *scalars, *extra.values)
+    arguments = (a, b.operands, whole_c, d, *scalars, *extra.values)
     launch = _bind(arguments, (M, N), b.format, config, traits, stream)
     return PreparedCall((M, N), in_d.type.dtype, launch_with_c(launch, in_c, (M, N), place=2), scalars)
 

@@ -63,6 +63,11 @@ class PackedWeights:
         of_groups = 0 if self.scales.shape[0] == 1 else self.group
         return WeightFormat(self.dtype, of_groups, self.zeros is not None)
 
+    @property
+    def operands(self) -> tuple[Any, Any, Any]:
+        """Words, scales and zero points, as the kernel takes them: without zero points the scales again."""
+        return self.words, self.scales, self.scales if self.zeros is None else self.zeros
+
     def __repr__(self) -> str:
         rows, cols = self.shape
         zeros = " and zero points" if self.zeros is not None else ""
@@ -157,8 +162,8 @@ def describe_weights(b: PackedWeights) -> dict[str, Description]:
 
 def _is_size(shape: Any) -> bool:
     """Is it a K x N that can be packed?"""
-    whole = isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)
-    return whole and shape[0] % CHUNK == 0 and shape[1] % TILE == 0
+    positive = isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)
+    return positive and shape[0] % CHUNK == 0 and shape[1] % TILE == 0
 
 
 def _vector_bytes(array: Description) -> int:
@@ -177,7 +182,7 @@ def _checked_type(b: Description, asked: Any) -> Any:
 
 
 def _check_shape(b: Description) -> None:
-    if len(b.shape) != 2 or b.shape[0] % CHUNK or b.shape[1] % TILE or 0 in b.shape:
+    if not _is_size(b.shape):
         raise tc.ArgumentError(
             f"b has shape {b.shape}; needed is (K, N), K a multiple of {CHUNK} and N of {TILE}: add rows "
             f"and columns of zeros"

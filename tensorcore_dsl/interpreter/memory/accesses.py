@@ -312,7 +312,7 @@ def shared_move(
     """Load `words`, (count, T * width) bytes, or store them.
 
     cluster: CTAs of a cluster, whose ranks the addresses name; 0 for addresses in the own CTA. gone:
-    (CTAs,) bool, those that have ended.
+    (CTAs,) bool, which CTAs have ended.
     """
     group, step = addresses.size // shared.data.shape[0], addresses.size * width
     for thread in range(addresses.size):

@@ -466,7 +466,17 @@ class BulkCopies:
 
 
 class Peers(NamedTuple):
-    """The CTAs of a chunk: threads of each, CTAs of a cluster, (CTAs,) bool, those that have ended."""
+    """CTAs of a chunk, for compiled functions.
+
+    Attributes
+    ----------
+    group : int
+        Threads of a CTA.
+    cluster : int
+        CTAs of a cluster.
+    gone : array
+        (CTAs,) bool: which CTAs have ended.
+    """
 
     group: int
     cluster: int

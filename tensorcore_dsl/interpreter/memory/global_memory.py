@@ -114,8 +114,8 @@ def base_of(index: int) -> int:
     return (2 * index + 3) << (accesses.SPACE_BITS - 1)
 
 
-def allocation_of(address: int) -> int:
-    """The index of the allocation to which a virtual address belongs, if there is one."""
+def allocation_of(address: Any) -> Any:
+    """The index of the allocation to which a virtual address, or each of an array, belongs."""
     return (address >> accesses.SPACE_BITS) - 1
 
 
@@ -177,15 +177,16 @@ class GlobalMemory(accesses.WordMemory):
         addresses = np.broadcast_to(addresses, active.shape)
         worlds = addresses >> np.uint64(MULTIMEM_SHIFT)
         pointers = len(self.arguments.pointers)
-        if not pointers or not worlds[active].all():
-            thread = int(np.argmax(active & (worlds == 0))) if pointers else int(np.argmax(active))
+        refused = active & ((worlds == 0) | (pointers == 0))
+        if refused.any():
+            thread = int(np.argmax(refused))
             raise EmulationError(
                 f"{instr.mnemonic} of {self.chunk.describe(thread)} is given {int(addresses[thread]):#x}, "
                 f"no multimem address: peers.multicast() of a tc.PeerArray makes one ({instr.section})"
             )
         places = addresses & np.uint64((1 << MULTIMEM_SHIFT) - 1)
         starts = np.array([*map(self.arguments.address, range(pointers))], np.uint64)
-        first = (places >> np.uint64(accesses.SPACE_BITS)).astype(np.int64) - 1
+        first = allocation_of(places.astype(np.int64))
         ranks = np.clip(first + np.arange(int(worlds[active].max(initial=0)))[:, None], 0, len(starts) - 1)
         return list(places + starts[ranks] - starts[ranks[:1]])
 
