@@ -202,20 +202,16 @@ def _is_quiet(
             address, even = int(peek64(addresses)), native.has_stride64(addresses, size)
         if even and touches_line(h, where, kind, step, address, first, size):
             return True
-    words, flags = np.empty(32, np.uint64), np.empty(32, np.bool_)
-    for lane in range(32):
-        flags[lane] = lanes >> lane & 1 != 0
-        words[lane] = np.uint64(peek32(addresses + 4 * lane))
-        if wide:
-            words[lane] = peek64(addresses + 8 * lane)
-    # By thread of the chunk: those of this warp alone are used.
-    by_thread = native.array_at(words.ctypes.data - 8 * first, (first + 32,), np.uint64)
-    active = native.array_at(flags.ctypes.data - first, (first + 32,), np.bool_)
+    words, at = np.empty(32, np.uint64), addresses
+    if not wide:
+        at = words.ctypes.data
+        for lane in range(32):
+            words[lane] = np.uint64(peek32(addresses + 4 * lane))
     # Stores are noted by the detector itself where it has something to report: first, all are
     # checked. To have noted some loads does no harm.
     quiet, todo = True, CHECK if stores else CHECK | NOTE
     while quiet and todo != 0:
-        conflict = touch_warp(h, where, kind, todo, step, by_thread, active, first, size)
+        conflict = touch_warp(h, where, kind, todo, step, at, lanes, first, size)
         quiet = conflict == 0 and h[FOUNDS] == 0
         todo = CHECK | NOTE if todo == CHECK else 0
     h[FOUNDS] = 0

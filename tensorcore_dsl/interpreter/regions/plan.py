@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -144,7 +145,7 @@ class Region:
         """Do all threads take the same way through it?"""
         return len(self.blocks) == len(self.exits) == 1
 
-    @property
+    @cached_property
     def turns(self) -> bool:
         """Has it loops?"""
         return any(
@@ -156,11 +157,11 @@ class Region:
         """Its rows."""
         return sum(len(block.rows) for block in self.blocks)
 
-    @property
+    @cached_property
     def accesses(self) -> list[Access]:
         return [how for block in self.blocks for how in block.accesses]
 
-    @property
+    @cached_property
     def is_global(self) -> bool:
         """Does it access global memory?"""
         return any(space == "global" for how in self.accesses for space, _ in how.traffic)

@@ -39,7 +39,7 @@ SERIALS = 1 << 26
 NODE_ROOM = 1 << 23
 MEMO = 1 << 12
 FULL = 0xFFFFFFFF
-SELDOM = 15  # bits of a hash of serial numbers: accesses where all are 0 shorten chains
+SELDOM = 255  # bits of a hash of serial numbers: accesses where all are 0 shorten chains
 
 LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
 OWN, CLUSTER, GLOBAL = range(3)  # which memory the addresses name

@@ -7,12 +7,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorcore_dsl.interpreter.core import native
-from tensorcore_dsl.interpreter.core.native import compiled, inlined, peek8, peek32, peek64, poke32
+from tensorcore_dsl.interpreter.core.native import (
+    compiled,
+    inlined,
+    lowest_bit,
+    peek8,
+    peek32,
+    peek64,
+    poke32,
+)
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
+    ALL,
     ASYNC,
     CHECK,
     CHUNK,
     CLUSTER,
+    FLOOR,
     FULL,
     GLOBAL,
     KIND,
@@ -78,21 +88,21 @@ def touch_words(
 ) -> int:
     """The accesses of `size` bytes by the active threads; 1 after a conflict.
 
-    Addresses outside are left out; the memories refuse them.
+    addresses: 64 bits each. Addresses outside are left out; the memories refuse them.
     """
     for first in range(0, addresses.size, 32):
-        count = 0
-        for thread in range(first, first + 32):
-            count += active[thread]
-        if count == 0 or (
+        lanes, at = 0, addresses.ctypes.data + 8 * first
+        for lane in range(32):
+            lanes |= int(active[first + lane]) << lane
+        if lanes == 0 or (
             todo == CHECK | NOTE
-            and count == 32
+            and lanes == FULL
             and where.memory != CLUSTER
-            and _side_by_side(h, addresses, first, size)
+            and native.has_stride64(at, size)
             and touches_line(h, where, kind, step, int(addresses[first]), first, size)
         ):
             continue
-        if touch_warp(h, where, kind, todo, step, addresses, active, first, size):
+        if touch_warp(h, where, kind, todo, step, at, lanes, first, size):
             return 1
     return 0
 
@@ -134,9 +144,12 @@ def touches_line(h: Any, where: Any, kind: int, step: int, address: int, first: 
 
 @compiled
 def touch_warp(  # noqa: PLR0915
-    h: Any, where: Any, kind: int, todo: int, step: int, addresses: Any, active: Any, first: int, size: int
+    h: Any, where: Any, kind: int, todo: int, step: int, addresses: int, active: int, first: int, size: int
 ) -> int:
-    """`touch_words` of the active threads of the warp that begins with thread `first`."""
+    """`touch_words` of the warp that begins with thread `first`.
+
+    addresses: where those of its lanes are. active: bits of the active lanes.
+    """
     memory, places = where.memory, where.places
     strong = int(peek8(h[STRONG] + step))
     local = memory != GLOBAL
@@ -144,18 +157,17 @@ def touch_warp(  # noqa: PLR0915
         strong, h[SINCE] = 0, 0
     plain = strong == 0 and kind in (LOAD, STORE) and todo & CHECK != 0
     notes = todo & NOTE != 0
-    lanes_of, slots = np.zeros(32, np.int64), np.empty(64, np.int64)
+    lanes_of, slots = np.empty(32, np.int64), np.empty(64, np.int64)
     serial = h[NEXT]
     h[NEXT] += 1
     poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
     cta = first // where.group
-    _together(h, addresses, active, first, lanes_of, slots)
-    for lane in range(32):
-        lanes = lanes_of[lane]
-        if lanes == 0:
-            continue
-        thread = first + lane
-        address = int(addresses[thread])
+    left = _together(h, addresses, active, first, lanes_of, slots)
+    while left != 0:
+        lane = lowest_bit(left)
+        left &= left - 1
+        lanes, thread = lanes_of[lane], first + lane
+        address = int(peek64(addresses + 8 * lane))
         if memory == OWN:
             which, offset = cta, address
         elif memory == CLUSTER:
@@ -181,15 +193,6 @@ def touch_warp(  # noqa: PLR0915
         if touch(h, by, kind, todo, writes, reads, start, end, shift, serial, lanes, 0):
             return 1
     return 0
-
-
-@inlined
-def _side_by_side(h: Any, addresses: Any, first: int, size: int) -> bool:
-    """Do the lanes of a warp access `size` bytes each, one behind the other?"""
-    start, lane = int(addresses[first]), 1
-    while lane < 32 and int(addresses[first + lane]) == start + lane * size:
-        lane += 1
-    return lane == 32
 
 
 @inlined
@@ -278,45 +281,45 @@ def _warp_knows(h: Any, code: int, first: int, local: bool) -> bool:
 
 
 @inlined
-def _together(h: Any, addresses: Any, active: Any, first: int, lanes_of: Any, slots: Any) -> None:
+def _together(h: Any, addresses: int, active: int, first: int, lanes_of: Any, slots: Any) -> int:
     """Set by lane of a warp: the active lanes that access the same and know the same, for the first
-    one of them; 0 for others."""
-    ascending, before, everybody = True, (-1), True
+    one of them. The result has the bits of these first ones."""
+    if active == FULL and native.has_stride64(addresses, 0) and _know_the_same(h, first):
+        lanes_of[0] = FULL
+        return 1
+    ascending, before = True, (-1)
     for lane in range(32):
-        lanes_of[lane] = 0
-        if active[first + lane]:
-            lanes_of[lane] = 1 << lane
-            address = int(addresses[first + lane])
+        lanes_of[lane] = 1 << lane
+        if active >> lane & 1:
+            address = int(peek64(addresses + 8 * lane))
             ascending = ascending and address > before
             before = address
-        else:
-            everybody = False
     if ascending:
-        return
-    if everybody and _side_by_side(h, addresses, first, 0) and _know_the_same(h, first):
-        lanes_of[:] = 0
-        lanes_of[0] = FULL
-        return
+        return active
     slots[:] = -1
+    leaders = 0
     for lane in range(32):
-        if lanes_of[lane] == 0:
+        if active >> lane & 1 == 0:
             continue
-        address = int(addresses[first + lane])
+        address = int(peek64(addresses + 8 * lane))
         row = int(peek64(h[ROW_OF] + 8 * (first + lane)))
         slot = (address * 0x9E3779B1 >> 12) & 63
-        while slots[slot] >= 0:
-            other = first + slots[slot]
-            same = int(addresses[other]) == address
-            if same and int(peek64(h[ROW_OF] + 8 * other)) == row:
-                lanes_of[slots[slot]] |= 1 << lane
-                lanes_of[lane] = 0
-                break
-            slot = (slot + 1) & 63
-        if lanes_of[lane] != 0:
+        found = False
+        while slots[slot] >= 0 and not found:
+            other = slots[slot]
+            same = int(peek64(addresses + 8 * other)) == address
+            found = same and int(peek64(h[ROW_OF] + 8 * (first + other))) == row
+            if found:
+                lanes_of[other] |= 1 << lane
+            else:
+                slot = (slot + 1) & 63
+        if not found:
             slots[slot] = lane
+            leaders |= 1 << lane
+    return leaders
 
 
-@compiled
+@inlined
 def _touch_known(
     h: Any, by: Any, kind: int, notes: bool, writes: int, reads: int, first: int, last: int, serial: int
 ) -> bool:
@@ -324,16 +327,17 @@ def _touch_known(
 
     It mostly does; where it does not, nothing is changed.
     """
-    stores, seen_write, seen_read = kind == STORE, 0, 0
+    stores, seen_write, seen_read, known = kind == STORE, 0, 0, True
+    floor = min(int(peek32(h[FLOOR] + 4 * by.row)), h[SINCE]) if by.local else 0
     for granule in range(first, last + 1):
         wrote, read = int(peek32(writes + 4 * granule)), int(peek32(reads + 4 * granule))
-        if wrote != seen_write and not _knows(h, by, wrote, False):
-            return False
-        if stores and read != seen_read and not _knows(h, by, read, True):
-            return False
+        if wrote != seen_write and not _is_below(wrote, floor):
+            known = known and _knows(h, by, wrote, False)
+        if stores and read != seen_read and not _is_below(read, floor):
+            known = known and _knows(h, by, read, True)
         seen_write, seen_read = wrote, read
-    if not notes:
-        return True
+    if not known or not notes:
+        return known
     code = serial << LANE_BITS | by.thread & 31
     old, new = 0, code
     for granule in range(first, last + 1):
@@ -346,13 +350,20 @@ def _touch_known(
                 old, new = read, code
                 if by.local and joins_chain(h, read, serial):
                     new = linked(h, serial, by.mine, read)
-                elif not _knows(h, by, read, False):
+                elif not _is_below(read, floor) and not _knows(h, by, read, False):
                     new = int(added(h, by, read, serial, by.mine))
             poke32(reads + 4 * granule, np.uint32(new))
     return True
 
 
 @inlined
+def _is_below(code: int, floor: int) -> bool:
+    """Is a code empty, or one access of threads with a serial number up to `floor`?"""
+    below: bool = code >> LANE_BITS <= floor and code & KIND <= ALL
+    return below
+
+
+@compiled
 def _knows(h: Any, by: Any, code: int, overwrites: bool) -> bool:
     """Does a lane know of all accesses of a code? overwrites: they are reads before a store."""
     while code != 0:
