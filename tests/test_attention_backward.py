@@ -82,49 +82,49 @@ def check(arrays: Any, family: str, **options: Any) -> None:
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dim, dtype", [(64, F16), (128, BF16)])
-def test_values(family: str, dim: int, causal: bool, dtype: Any) -> None:
+@pytest.mark.parametrize("dim, dtype, causal", [(64, F16, False), (128, BF16, True)])
+def test_values(family, dim, dtype, causal):
     check(operands(200, 150, dim, dtype=dtype), family, causal=causal)
 
 
-@pytest.mark.parametrize("dim, width", [(8, 72), (128, 256), (192, 128)])
-def test_other_depths(family: str, dim: int, width: int) -> None:
-    check(operands(70, 150, dim, width), family, causal=True)
+@pytest.mark.parametrize("dim, width", [(8, 72), (192, 128)])
+def test_other_depths(family, dim, width):
+    check(operands(70, 100, dim, width), family, causal=True)
 
 
-@pytest.mark.parametrize(
-    "queries, keys, dim",
-    [(1, 1, 64), (1, 300, 128), (129, 1, 64), (128, 128, 128), (260, 129, 64), (260, 129, 128)],
-)
-def test_lengths(family: str, queries: int, keys: int, dim: int) -> None:
-    check(operands(queries, keys, dim), family)
-    check(operands(queries, keys, dim), family, causal=True)
+LENGTHS = (1, 1), (1, 300), (129, 1), (128, 128), (260, 129)
 
 
-def test_heads_share_keys(family: str) -> None:
-    check(operands(140, 90, heads=4, shared_by=2, batch=2), family, causal=True)
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths(family, causal):
+    """Each in a launch of the same two kernels, which depend on no length."""
+    for queries, keys in LENGTHS:
+        check(operands(queries, keys), family, causal=causal)
+
+
+def test_heads_share_keys(family):
+    check(operands(70, 90, heads=4, shared_by=2, batch=2), family, causal=True)
 
 
 @pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0)])
-def test_windows(family: str, window: Any) -> None:
-    check(operands(300, 280), family, window=window)
+def test_windows(family, window):
+    check(operands(200, 180), family, window=window)
 
 
-def test_softcap_and_scale(family: str) -> None:
-    check(operands(100, 120, 128), family, softcap=3.0, scale=0.5, causal=True)
+def test_softcap_and_scale(family):
+    check(operands(100, 120), family, softcap=3.0, scale=0.5, causal=True)
 
 
-def test_gradients_through_lse(family: str) -> None:
+def test_gradients_through_lse(family):
     """Also where a row sees no key, whose logarithm is -inf."""
     grad_lse = np.random.default_rng(3).standard_normal((1, 2, 150)).astype(np.float32)
     check(operands(150, 100, heads=2), family, causal=True, softcap=2.0, grad_lse=grad_lse)
 
 
 @pytest.mark.parametrize("dim", [64, 256])
-def test_packed_sequences(family: str, dim: int) -> None:
+def test_packed_sequences(family, dim):
     """Each sequence has the bits that it has alone; NaN of a neighbour does not reach it."""
-    lists = starts([70, 0, 200, 33]), starts([40, 10, 130, 90])
+    lists = starts([70, 0, 70, 33]), starts([40, 10, 70, 90])
     arrays = operands(lists[0][-1], lists[1][-1], dim, heads=2)
     rows = [[slice(at[i], at[i + 1]) for at in (lists[0], lists[1], lists[1])] for i in range(4)]
     for x, of_x in zip(arrays, rows[2], strict=True):
@@ -139,7 +139,7 @@ def test_packed_sequences(family: str, dim: int) -> None:
             assert np.array_equal(packed[:, :, of_x].view(np.uint16), one.view(np.uint16))
 
 
-def test_without_queries_or_keys(family: str) -> None:
+def test_without_queries_or_keys(family):
     _, (dq, dk, dv) = gradients(operands(5, 0), family)
     assert not dq.any() and dk.shape[2] == 0
     _, (dq, dk, dv) = gradients(operands(0, 5), family)
@@ -159,9 +159,9 @@ def check_all(monkeypatch: pytest.MonkeyPatch, family: str, **options: Any) -> N
 
 
 @pytest.mark.parametrize("dim, orders", [(64, (None, 0, 1)), (128, (0,)), (256, (1,))])
-def test_orders_of_warps(family: str, dim: int, orders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_of_warps(family, dim, orders, monkeypatch):
     """The same bits in each order."""
-    arrays = operands(200, 300, dim, heads=2)
+    arrays = operands(130, 150, dim, heads=2)
     _, want = gradients(arrays, family, causal=True)
     for order in orders:
         check_all(monkeypatch, family, **({} if order is None else {"order": order}))
@@ -180,7 +180,7 @@ SYNCHRONISATION = [
 
 
 @pytest.mark.parametrize("text", SYNCHRONISATION)
-def test_every_synchronisation_is_needed_and_missed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_synchronisation_is_needed_and_missed(text, monkeypatch):
     """Without it, a launch of the mma.sync kernels with all checks reports an error."""
     source = Path(ampere.__file__).read_text()
     assert source.count(text) == 1
@@ -192,7 +192,7 @@ def test_every_synchronisation_is_needed_and_missed(text: str, monkeypatch: pyte
         gradients(operands(200, 400), "sm80", window=(100, 0))  # which hides the first tile of keys
 
 
-def test_refusals(family: str) -> None:
+def test_refusals(family):
     q, k, v = operands(4, 4)
     out, lse = kernels.attention(q, k, v, return_lse=True)
     with pytest.raises(

@@ -65,19 +65,19 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name, order", [("two consumers", None), *((name, 0) for name in CONFIGS)])
-def test_orders_of_warps(name: str, order: int | None) -> None:
+def test_orders_of_warps(name, order):
     """With all checks; several tiles for a block, and tiles of different lengths."""
-    arrays = operands(300, 280, heads=3)
+    arrays = operands(200, 180, heads=2)
     options: Any = {} if order is None else {"order": order}
     out = launch_hopper(arrays, True, CONFIGS[name], checks=True, **options)
     want, _, bound = exact(*arrays, causal=True)
     assert (abs(np.float64(out) - want) <= bound).all()
 
 
-def test_blocks_share_the_tiles() -> None:
+def test_blocks_share_the_tiles():
     """Whichever block draws a tile computes the same bits."""
-    arrays = operands(300, 280, heads=3)
-    outs = [launch_hopper(arrays, True, blocks=blocks) for blocks in (1, 2, 9)]
+    arrays = operands(200, 180, heads=2)
+    outs = [launch_hopper(arrays, True, blocks=blocks) for blocks in (1, 2, 4)]
     assert np.array_equal(outs[0], outs[1]) and np.array_equal(outs[0], outs[2])
 
 
@@ -104,7 +104,7 @@ SYNCHRONISATION = [
 
 
 @pytest.mark.parametrize("text", SYNCHRONISATION)
-def test_every_synchronisation_is_needed_and_missed(text: str) -> None:
+def test_every_synchronisation_is_needed_and_missed(text):
     """Without its first line, a launch with all checks reports an error."""
     file = hopper.__file__
     assert file is not None
@@ -147,7 +147,7 @@ def check_resources(bound: Any, target: str) -> None:
 @pytest.mark.parametrize(
     "target, case", [(target, case) for target, cases in ASSEMBLED.items() for case in cases]
 )
-def test_assembled_without_spills(target: str, case: Any) -> None:
+def test_assembled_without_spills(target, case):
     """And without wgmma that wait for each other, and with registers that change hands."""
     pytest.importorskip("cuda.core", reason="needs the assembler")
     if target == "sm_90a" and not has_program_assembler():
@@ -165,7 +165,7 @@ def test_assembled_without_spills(target: str, case: Any) -> None:
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("options", [{}, {"softcap": 9.0, "window": (9, 9)}])
-def test_gradients_on_sm80_assembled_without_spills(dim: int, options: dict[str, Any]) -> None:
+def test_gradients_on_sm80_assembled_without_spills(dim, options):
     pytest.importorskip("cuda.core", reason="needs the assembler")
     x, lse = operands(2048, 1, dim, heads=2)[0], np.zeros((1, 2, 2048), np.float32)
     lists = starts([1000, 1048]) if options else None

@@ -81,7 +81,7 @@ def test_a_row_has_its_bits_in_every_product(name):
     dtype, options = TYPES[name]
     a, b = numbers(70, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
     whole, draw = invariant(a, b, **options), np.random.default_rng(5)
-    for M in (1, 3, 65, 130):
+    for M in (3, 130):
         chosen = draw.integers(0, len(a), M)
         rows = np.where(draw.random((M, 1)) < 0.5, a[chosen], numbers(M, K, dtype=dtype, seed=M))
         kept = (rows == a[chosen]).all(1)
@@ -160,7 +160,7 @@ def test_equal_texts_have_equal_bits(name):
 
 def test_free_choices_differ():
     """Without the option, a row has other bits in other products."""
-    a, b = numbers(1024, 4096), numbers(4096, 512, order="F")
+    a, b = numbers(256, 1024), numbers(1024, 256, order="F")
     named: dict[str, Any] = {"out_dtype": tc.f32, "family": "sm90"}
     whole, one = kernels.gemm(a, b, **named), kernels.gemm(a[7:8], b, **named)
     plans = [kernels.plan(x, b, None, d, family="sm90") for x, d in ((a, whole), (a[7:8], one))]
@@ -234,7 +234,7 @@ def test_sums_of_rows(dtype):
 def test_groups_of_any_sizes(dtype):
     """Rows of a group have the bits that gemm gives them alone."""
     experts, draw = numbers(4, K, N, dtype=dtype), np.random.default_rng(3)
-    for _ in range(3):
+    for _ in range(2):
         offsets = np.array([0, *np.sort(draw.integers(0, 101, 3)), 100], np.int32)
         a = numbers(100, K, dtype=dtype, seed=int(offsets[1]))
         d = kernels.grouped_gemm(a, experts, offsets, bits=INVARIANT)

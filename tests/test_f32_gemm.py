@@ -48,8 +48,10 @@ def bound(K: int) -> float:
 
 @pytest.mark.quick(lambda family: family)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
-@pytest.mark.parametrize("shape", [(64, 96, 100), (65, 33, 7), (1, 200, 64), (150, 40, 33)], ids=str)
+@pytest.mark.parametrize(
+    "orders, shape",
+    [*itertools.product(("CC", "CF", "FC", "FF"), [(64, 96, 100), (65, 33, 7)]), ("CF", (1, 200, 64))],
+)
 def test_all_layouts_and_odd_sizes(family, orders, shape):
     M, N, K = shape
     a, b = matrix(M, K, orders[0]), matrix(K, N, orders[1])
@@ -57,8 +59,7 @@ def test_all_layouts_and_odd_sizes(family, orders, shape):
 
 
 @pytest.mark.parametrize("family", SMALL)
-@pytest.mark.parametrize("K", [32, 512, 3000])
-@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("K, positive", [(32, False), (1000, False), (1000, True)])
 def test_error_is_that_of_f32(family, K, positive):
     """No more than that of a chain of f32 multiply-adds, or of a few roundings where K is small."""
     a, b = matrix(64, K), matrix(K, 64)
@@ -129,8 +130,7 @@ def test_batches():
 @pytest.mark.parametrize(
     "config",
     [
-        AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=2),
-        AmpereConfig(split_k=7),
+        AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=7),
         HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, split_k=2),
         HopperConfig(BM=128, BN=128, k_slabs=2, stages=2, split_k=8),
         HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, cluster_m=2),
@@ -138,7 +138,7 @@ def test_batches():
     ids=lambda c: f"{type(c).__name__} {c.split_k}",
 )
 def test_split_k_and_clusters(config):
-    a, b, c = matrix(150, 700), matrix(700, 130), matrix(150, 130)
+    a, b, c = matrix(70, 530), matrix(530, 66), matrix(70, 66)
     assert error(kernels.gemm(a, b, config=config), a, b) < 6
     d = kernels.gemm(a, b, c, alpha=2, beta=3, config=config)
     want = 2 * (a.astype(float) @ b.astype(float)) + 3 * c
@@ -168,9 +168,12 @@ def of_parts_in_memory(shape: tuple[int, ...], orders: str, split_k: int) -> byt
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name, swapped):
-    """Of operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K."""
+    """Of operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K.
+
+    Two layouts for each configuration: they differ in the loads of either operand alone.
+    """
     config = HopperConfig(**{"stages": 3, "swapped": swapped, **FRAGMENTS[name]})
-    for orders in ("CC", "CF", "FC", "FF"):
+    for orders in (("CC", "FF"), ("CF", "FC"))[list(FRAGMENTS).index(name) % 2]:
         if config.BN % 32 and orders[not swapped] == ("F" if swapped else "C"):
             continue  # K is not contiguous in the operand whose tile has BN columns
         shape = (72, 196, 260) if swapped else (196, 72, 260)
@@ -182,7 +185,7 @@ def test_fragments_in_batches_and_with_row_reductions():
     a, b = (np.stack([matrix(*s, seed=i) for i in range(2)]) for s in ((70, 100), (100, 40)))
     config = HopperConfig(BM=64, BN=64, k_slabs=2, stages=2)
     rows = (kernels.RowReduction("sum"),)
-    for x, y in ((a, b), (a[0], b), (a, b[0])):
+    for x, y in ((a, b), (a, b[0])):
         want, of_rows = kernels.gemm(x, y, config=config, row_reductions=rows)
         for swapped in (False, True):
             split = HopperConfig(BM=64, BN=64, stages=2, swapped=swapped)

@@ -17,7 +17,7 @@ from tensorcore_dsl.kernels.choosing.choice import choose, choose_promoted, choo
 from tensorcore_dsl.kernels.choosing.menu import MIN_SPLIT_SLABS, WGMMA, candidates
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma
-from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
@@ -341,49 +341,6 @@ def test_wide_tiles_want_an_assembler_that_honours_their_registers(monkeypatch, 
     assert bool(choose_swiglu(4096, 8192, 4096).registers) == bool(found)
     widest = choose_promoted(ProblemShape(8192, 8192, 8192, 1))
     assert bool(promotion_registers(widest, part_width(widest))) == bool(found)
-
-
-SM90 = [
-    ("bf16", BF16, BF16, {}),
-    ("bf16 MN-major", BF16, BF16, {"a_k_major": False, "b_k_major": False}),
-    ("bf16 with C", BF16, np.float32, {"has_c": True, "scaled": True}),
-    ("f16", np.float16, np.float16, {}),
-    ("fp8 fast", ml_dtypes.float8_e4m3fn, BF16, {}),
-    ("s8", np.int8, np.int32, {}),
-    ("tf32", np.float32, np.float32, {}),
-    ("tf32 MN-major", np.float32, np.float32, {"a_k_major": False, "b_k_major": False}),
-]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "dtype", "out", "variant"), SM90, ids=[n for n, *_ in SM90])
-def test_wgmma_kernels_neither_spill_nor_serialise(name, dtype, out, variant):
-    """With and without clusters, ptxas has nothing to say of our kernels: no C75xx, no spilled registers."""
-    a = np.zeros((512, 512), dtype, order="F" if variant.get("a_k_major") is False else "C")
-    b = np.zeros((512, 512), dtype, order="C" if variant.get("b_k_major") is False else "F")
-    d = np.zeros((512, 512), out)
-    accumulate = "fast" if name == "fp8 fast" else None
-    precision = "tf32" if name.startswith("tf32") else None
-    config = HopperConfig(cluster_m=1 + len(variant) % 2)
-    chosen = plan(a, b, None, d, accumulate=accumulate, precision=precision, config=config)
-    scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
-    found = chosen.kernel.resources(
-        a, b, d, d, *scalars, arch="sm_90a", config=chosen.config, traits=HopperTraits(**variant)
-    )
-    assert not found.warnings
-    assert found.spill_stores == found.spill_loads == 0
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
-def test_mma_kernels_do_not_spill(dtype):
-    a, b = np.zeros((4096, 4096), dtype), np.zeros((4096, 4096), dtype, order="F")
-    d = np.zeros((4096, 4096), np.int32 if dtype == np.int8 else dtype)
-    with tc.target("cpu", "sm_80"):
-        chosen = plan(a, b, None, d, family="sm80")
-    scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
-    found = chosen.kernel.resources(a, b, d, d, *scalars, arch="sm_80", **dict(chosen.options))
-    assert found.spill_stores == 0
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120a"])

@@ -52,12 +52,14 @@ def sums(how: Any) -> dict[str, Any]:
 def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Each plan for the sizes once, and arguments. The arrays take address space alone.
 
-    alpha and C take more registers, so that only the first orders are tried without.
+    alpha and C take more registers, so that only the first orders are tried without. Orders change
+    the loads of a tile: after the first, they are tried with the tiles of few rows and of many.
     """
     dtype, out, accumulate, orders = case
     seen = set()
-    scaled = [(order, 2, 1) for order in orders] + [(orders[0], 1, 0)]
-    for (M, N), ((of_a, of_b), alpha, beta) in product(SIZES, scaled):
+    scaled = [(order, 2, 1) for order in orders[1:]] + [(orders[0], 1, 0)]
+    tried = [*product(SIZES, [(orders[0], 2, 1)]), *product((SIZES[0], SIZES[-1]), scaled)]
+    for (M, N), ((of_a, of_b), alpha, beta) in tried:
         a, b = np.empty((M, 1024), dtype, of_a), np.empty((1024, N), dtype, of_b)
         c, d = np.empty((M, N), out), np.empty((M, N), out)
         options = sums(accumulate)
