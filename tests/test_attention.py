@@ -142,7 +142,8 @@ SEQUENCES = [(100, 130), (0, 50), (1, 1), (64, 300), (130, 0), (200, 17)]  # que
 def packed(dtype: Any = BF16, dim: int = 64, heads: int = 2) -> Any:
     """Sequences one by one, their rows together, and the starts of queries and keys."""
     one_by_one = [
-        operands(n, m, dim, heads=heads, shared_by=2, seed=i, dtype=dtype) for i, (n, m) in enumerate(SEQUENCES)
+        operands(n, m, dim, heads=heads, shared_by=2, seed=i, dtype=dtype)
+        for i, (n, m) in enumerate(SEQUENCES)
     ]
     together = [np.concatenate(parts, axis=2) for parts in zip(*one_by_one, strict=True)]
     return one_by_one, together, tuple(starts(x) for x in zip(*SEQUENCES, strict=True))

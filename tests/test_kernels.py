@@ -38,6 +38,7 @@ def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) @ b.astype(np.float64)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
 def test_all_layouts(dtype, orders):
@@ -45,6 +46,7 @@ def test_all_layouts(dtype, orders):
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
 
+@pytest.mark.each_value
 @pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 3), (65, 1, 2), (3, 66, 130), (17, 9, 1)])
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
@@ -343,6 +345,7 @@ def test_wide_tiles_want_an_assembler_that_honours_their_registers(monkeypatch, 
     assert bool(promotion_registers(widest, part_width(widest))) == bool(found)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120a"])
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
 def test_tiles_fit_the_architecture(dtype, arch):

@@ -385,6 +385,7 @@ HOPPER = pytest.mark.skipif(
 )
 
 
+@pytest.mark.each_value
 @HOPPER
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FEATURES)
