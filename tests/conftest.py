@@ -7,9 +7,11 @@ import importlib.util
 import os
 import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +26,9 @@ from tensorcore_dsl.runtime import targets
 
 BEGUN = time.monotonic()
 CRASHES = pytest.StashKey[TemporaryDirectory[str]]()
+DEATHS = pytest.StashKey[list[str]]()
 STACK_LINES = 20  # that the summary shows of a crashed worker
+CRASH_LOG = Path("build", "crashes.txt")  # `make test-all` prints it at the very end
 
 # Tests compare what processes print: the notice of compilations would depend on what is cached.
 os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
@@ -78,6 +82,15 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["crashes"] = node.config.stash[CRASHES].name
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Note with which status a worker ended that died: a negative one is a signal."""
+    if error:
+        with suppress(subprocess.TimeoutExpired):
+            status = node.gateway._io.popen.wait(5)
+            node.config.stash.setdefault(DEATHS, []).append(f"{node.gateway.id} ended with status {status}")
+
+
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which writes to standard error
 def pytest_configure(config: pytest.Config) -> None:
     if worker := getattr(config, "workerinput", None):
@@ -97,12 +110,18 @@ OPTIONAL = {
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Print the stacks of crashed workers, and which tests a missing package has skipped."""
+    lines = config.stash.get(DEATHS, [])
     crashes = config.stash.get(CRASHES, None)
     for path in sorted(Path(crashes.name).iterdir()) if crashes else ():
         if text := path.read_text():
             stack = text.rpartition("Current thread ")[2]
-            terminalreporter.section(f"{path.name}: {text.splitlines()[0]}")
-            terminalreporter.write_line("\n".join(stack.splitlines()[:STACK_LINES]))
+            lines += [f"{path.name}: {text.splitlines()[0]}", *stack.splitlines()[:STACK_LINES]]
+    if lines:
+        terminalreporter.section("workers that died")
+        terminalreporter.write_line("\n".join(lines))
+        CRASH_LOG.parent.mkdir(exist_ok=True)
+        with CRASH_LOG.open("a") as log:
+            print(*lines, sep="\n", file=log)
     for package, tests in OPTIONAL.items():
         if importlib.util.find_spec(package) is None:
             terminalreporter.write_line(f"{package} is not installed: {tests} did not run", yellow=True)
