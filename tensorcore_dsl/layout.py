@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import LayoutError
 
 Formula = Callable[[Any, Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(EagerDict):
     """Distribution of a rows x cols matrix over `threads` threads.
 
     Attributes

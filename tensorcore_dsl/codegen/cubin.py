@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.ir.nodes import TensorMap
 
 REGISTERS_PER_PARTITION = 16384  # a multiprocessor has four partitions of 16384 registers
@@ -44,7 +45,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Cubin:
+class Cubin(EagerDict):
     """A kernel's machine code (`code`, an ELF image) and the assembler's `log`.
 
     block_shared: bytes of `extern` shared memory of the kernel's own tiles; a launch adds them to

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
+
 _IMPORTED = time.time_ns()
 SIMPLE = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
 
-class FunctionKey:
+class FunctionKey(EagerDict):
     """The name and the sources of a function's compiled forms, found when they are first needed.
 
     files: source files that its code depends on, besides its own and those of what it refers to.

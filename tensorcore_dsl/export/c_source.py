@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.export.interface import Argument, Interface, array_arguments, element_bytes
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, parameter_type
@@ -93,7 +94,7 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, int element_b
 
 
 @dataclass(frozen=True)
-class CSource:
+class CSource(EagerDict):
     """The C files of an export: `header()` and `source()`."""
 
     interface: Interface

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import arch as archs
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.environment.processors import cache_bytes, cores
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter import processes
@@ -211,7 +212,7 @@ def run(  # noqa: PLR0913, PLR0915
 
 
 @dataclass
-class _Launch:
+class _Launch(EagerDict):
     """A launch: the data that its chunks share, and the threads or processes that run them.
 
     A worker process makes `memory` anew, from the arrays that processes share, and has one thread.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lowering import vectorised
@@ -120,7 +121,7 @@ def _shared(column: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Chunks:
+class Chunks(EagerDict):
     """Reads of shared memory by warpgroups.
 
     Attributes

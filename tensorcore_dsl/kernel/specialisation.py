@@ -17,6 +17,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
 from tensorcore_dsl.codegen.line_table import source_lines, wanted
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
@@ -45,7 +46,7 @@ MAX_KEPT = 128  # specialisations that keep IR, PTX and program: 2 to 6 MiB each
 _DERIVED = ("ir", "ptx", "ptx_with_lines", "program", "debug_ir", "debug_program")
 
 
-class Specialisation:
+class Specialisation(EagerDict):
     """A kernel for given argument types, Const values and architecture.
 
     checks: whether indices and assertions are checked. None: assertions only.

@@ -19,6 +19,7 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import ArgumentError, OperandError, listing
 from tensorcore_dsl.runtime.array_interop import Raw, read_array
 
@@ -408,7 +409,7 @@ def parameter_code(dtype: DType) -> str:
     return _CODES[parameter_type(dtype)]
 
 
-class Packer:
+class Packer(EagerDict):
     """The layout of arguments of these types in a kernel's parameter space.
 
     `parameters` lists them for the `.param` declarations, `size` is their extent in bytes.

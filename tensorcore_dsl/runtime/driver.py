@@ -17,6 +17,7 @@ from typing import Any
 
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime import tensor_maps
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
@@ -94,7 +95,7 @@ def cuda_driver() -> CudaDriver:
     return CudaDriver()
 
 
-class CudaDriver:
+class CudaDriver(EagerDict):
     """The driver with the primary contexts of its GPUs (implements `launch.Driver`)."""
 
     def __init__(self) -> None:

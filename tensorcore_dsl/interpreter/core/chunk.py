@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import Divergence, Loc, listing
 from tensorcore_dsl.interpreter.core.geometry import Geometry, axes_text, ranges
 from tensorcore_dsl.interpreter.core.program import Program
@@ -114,7 +115,7 @@ class Positions:
         return self.unit_name(group * WARPGROUP, WARPGROUP)
 
 
-class Chunk(Positions):
+class Chunk(Positions, EagerDict):
     """State that all parts of a machine share.
 
     active: (T,) bool of the threads that execute the running step, None for all; mask: the same,

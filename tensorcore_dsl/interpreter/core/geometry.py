@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, listing
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
@@ -125,7 +126,7 @@ def varies(register: str) -> bool:
     return register.startswith(("tid.", "lane", "warpid"))
 
 
-class SpecialRegisters:
+class SpecialRegisters(EagerDict):
     """Special registers by name (PTX manual, chapter 10), computed on first use."""
 
     def __init__(self, geometry: Geometry) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import names
@@ -19,7 +20,7 @@ _Sources = dict[nodes.Value, set[nodes.Value]]  # by value, what it is computed 
 
 
 @dataclass(eq=False)
-class Loop:
+class Loop(EagerDict):
     """A loop. head: the position that it jumps back to; end: the one behind it. outer: the loop
     around it."""
 

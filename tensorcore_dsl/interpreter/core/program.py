@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.ir.nodes import Block, For, Kernel, Mark, Op, While, walk
@@ -41,7 +42,7 @@ def word(bits: int) -> Any:
 
 
 @dataclass
-class Step:
+class Step(EagerDict):
     """One position of the program.
 
     reads: places that the threads that execute the step must have written. guard: a place and
@@ -98,7 +99,7 @@ class Step:
 
 
 @dataclass
-class Program:
+class Program(EagerDict):
     """The steps of a kernel, and what stands in its registers at the start.
 
     shapes: by place, the type and number of its registers and whether they are a group; None for a

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.lowering import vectorised
 
 _WORD = np.dtype(np.uint32)
@@ -72,7 +73,7 @@ class BoundedCache(dict[Any, Any]):
         return value
 
 
-class Mask:
+class Mask(EagerDict):
     """A mask over whole warps, with what follows from it. threads: (T,) bool; warps, lanes: how
     many are set. Nobody changes its arrays."""
 

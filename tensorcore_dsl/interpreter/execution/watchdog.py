@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.threads import MAX_KEPT
@@ -84,7 +85,7 @@ class _Probe:
     digest: _Digest
 
 
-class Watchdog:
+class Watchdog(EagerDict):
     """Follows one machine.
 
     iterations: by the head of a loop, backward jumps of all cohorts. changes: what changed apart

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorcore_dsl import dtypes
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, listing
 from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
@@ -44,7 +45,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TensorBox:
+class TensorBox(EagerDict):
     """A box, and the array that it is cut from.
 
     real, plan, element, mask: see `Shape`. dtype: NumPy type of the elements; for

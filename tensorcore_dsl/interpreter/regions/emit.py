@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.interpreter.regions.layout import (
     ACTIVE,
     BUDGET,
@@ -72,7 +73,7 @@ class Module:
         return "\n".join([str(self._module), intrinsics, *self._functions])
 
 
-class _Function(Rows):
+class _Function(Rows, EagerDict):
     """The code of a region."""
 
     # -- blocks ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import varies
 from tensorcore_dsl.interpreter.core.program import Program, Step
@@ -102,7 +103,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class Region(EagerDict):
     """A stretch of steps, from `start` to `end`, as blocks.
 
     Attributes

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
@@ -43,7 +44,7 @@ class RegisterUse:
 
 
 @dataclass(frozen=True)
-class ProductUse:
+class ProductUse(EagerDict):
     """A product and its registers, by place.
 
     inputs: registers that it reads until it is waited for; those of A are `a`. shape: shape and

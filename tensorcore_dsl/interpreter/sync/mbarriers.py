@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
@@ -61,7 +62,7 @@ from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 
-class Mbarriers:
+class Mbarriers(EagerDict):
     """The mbarriers of a chunk of CTAs.
 
     state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.

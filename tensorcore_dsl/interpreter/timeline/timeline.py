@@ -9,6 +9,7 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import ArgumentError, EmulationError, public
 from tensorcore_dsl.interpreter.core.geometry import Dim3
 from tensorcore_dsl.interpreter.timeline import drawing, summary, trace
@@ -21,7 +22,7 @@ USUAL_REGISTERS = 128  # of a thread, where no assembler tells
 PICTURES = (".svg", ".png", ".pdf")
 
 
-class Timeline:
+class Timeline(EagerDict):
     """An estimate of how the first blocks of a launch spend their time on an sm_90a GPU.
 
     Attributes
