@@ -17,7 +17,7 @@ from tensorcore_dsl.kernels.choosing.choice import choose, choose_promoted, choo
 from tensorcore_dsl.kernels.choosing.menu import MIN_SPLIT_SLABS, WGMMA, candidates
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma
-from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
@@ -343,6 +343,29 @@ def test_wide_tiles_want_an_assembler_that_honours_their_registers(monkeypatch, 
     assert bool(choose_swiglu(4096, 8192, 4096).registers) == bool(found)
     widest = choose_promoted(ProblemShape(8192, 8192, 8192, 1))
     assert bool(promotion_registers(widest, part_width(widest))) == bool(found)
+
+
+# Variants that `plan` does not choose for the arrays of test_kernels_assembled.py.
+SM90 = [
+    ("bf16 with C", BF16, np.float32, {"has_c": True, "scaled": True}),
+    ("tf32 MN-major", np.float32, np.float32, {"a_k_major": False, "b_k_major": False}),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "dtype", "out", "variant"), SM90, ids=[n for n, *_ in SM90])
+@pytest.mark.parametrize("cluster_m", [1, 2])
+def test_wgmma_kernels_neither_spill_nor_serialise(name, dtype, out, variant, cluster_m):
+    a = np.zeros((512, 512), dtype, order="F" if variant.get("a_k_major") is False else "C")
+    b = np.zeros((512, 512), dtype, order="C" if variant.get("b_k_major") is False else "F")
+    d = np.zeros((512, 512), out)
+    precision = "tf32" if name.startswith("tf32") else None
+    chosen = plan(a, b, None, d, precision=precision, config=HopperConfig(cluster_m=cluster_m))
+    found = chosen.kernel.resources(
+        a, b, d, d, 1.0, 0.0, arch="sm_90a", config=chosen.config, traits=HopperTraits(**variant)
+    )
+    assert not found.warnings
+    assert found.spill_stores == found.spill_loads == 0
 
 
 @pytest.mark.each_value
