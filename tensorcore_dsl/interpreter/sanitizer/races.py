@@ -185,7 +185,8 @@ class Races(HappensBefore):
         at = self.chunk.at_step if step is None else step
         if self.swizzles is not None and memory != history.GLOBAL and todo & history.NOTE:
             self.swizzles.words(verb, addresses, mask, size, at, self.peers)
-        addresses = addresses.astype(np.uint64, copy=False)  # one compiled form serves all memories
+        # One compiled form serves all memories; it reads addresses in memory.
+        addresses = np.ascontiguousarray(addresses, np.uint64)
         if not self.early.over and memory == history.GLOBAL and todo & history.CHECK:
             early = self.early.words(verb == "store", addresses, mask, size, at)
             if early is not None:

@@ -88,7 +88,7 @@ def touch_words(
 ) -> int:
     """The accesses of `size` bytes by the active threads; 1 after a conflict.
 
-    addresses: 64 bits each. Addresses outside are left out; the memories refuse them.
+    addresses: 64 bits each, contiguous. Addresses outside are left out; the memories refuse them.
     """
     for first in range(0, addresses.size, 32):
         lanes, at = 0, addresses.ctypes.data + 8 * first
