@@ -4,15 +4,12 @@ A parametrised test runs once for each value of each of its parameters, not for 
 `@pytest.mark.thorough` leaves a test, or those of a file, to `make test-all`. `@pytest.mark.quick`
 takes a test of such a file back. `quick(1)` takes the first case alone, and `quick(key)` one case for
 each result of the function `key`, whose parameters are some of the test's.
-
-Where no two parameters of a test meet in one piece of code, their combinations find no more than
-their values do: `@pytest.mark.each_value` takes each line of each list of values once in `make test-all`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import pytest
@@ -23,27 +20,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the cases of the run. A test that is named on the command line has all cases."""
-    if any("::" in argument for argument in config.args):
+    """Leave the cases of the short run. A test that is named on the command line has all cases."""
+    if config.option.all or any("::" in argument for argument in config.args):
         return
-    kept = selected(items, config.option.all)
+    kept = selected(items)
     config.hook.pytest_deselected(items=[*{*items} - {*kept}])
     items[:] = kept
 
 
-def selected(items: Iterable[pytest.Item], whole: bool) -> list[pytest.Item]:
-    """The tests of `items` that the whole or the short run has, in their order."""
+def selected(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The tests of `items` that the short run has, in their order."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    choose = _independent if whole else _chosen
-    return [item for cases in functions.values() for item in choose(cases)]
-
-
-def _independent(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """The cases of one test that the whole run has."""
-    independent = cases[0].get_closest_marker("each_value")
-    return _covering(cases, _lines) if independent else cases
+    return [item for cases in functions.values() for item in _chosen(cases)]
 
 
 def _chosen(cases: list[pytest.Item]) -> list[pytest.Item]:
@@ -63,9 +53,9 @@ def _first_of_each(cases: list[pytest.Item], key: Any) -> list[pytest.Item]:
     return [case for n, case in enumerate(cases) if keys[n] not in keys[:n]]
 
 
-def _covering(cases: list[pytest.Item], of: Callable[..., Any] | None = None) -> list[pytest.Item]:
+def _covering(cases: list[pytest.Item]) -> list[pytest.Item]:
     """Few cases that have every value of every parameter: greedily, the first of equals."""
-    values = [{(k, _hashable(v)) for k, v in (of or _parameters)(case).items()} for case in cases]
+    values = [{(k, _hashable(v)) for k, v in _parameters(case).items()} for case in cases]
     if len(values[0]) < 2:
         return [case for n, case in enumerate(cases) if values[n] not in values[:n] or not values[n]]
     missing = set[tuple[str, Hashable]]().union(*values)
@@ -80,15 +70,6 @@ def _covering(cases: list[pytest.Item], of: Callable[..., Any] | None = None) ->
 def _parameters(case: pytest.Item) -> dict[str, Any]:
     callspec = getattr(case, "callspec", None)
     return callspec.params if callspec else {}
-
-
-def _lines(case: pytest.Item) -> dict[str, Any]:
-    """The values of each list of a test, which may be those of several parameters."""
-    found = {name: _hashable(value) for name, value in _parameters(case).items()}
-    for mark in case.iter_markers("parametrize"):
-        names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
-        found[" ".join(names)] = tuple(found.pop(name) for name in names)
-    return found
 
 
 def _hashable(value: Any) -> Hashable:

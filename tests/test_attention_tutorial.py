@@ -87,7 +87,6 @@ def test_the_program_in_each_file(number: int, capsys: Any) -> None:
     assert capsys.readouterr().out == "o agrees with NumPy\n"
 
 
-@pytest.mark.each_value
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", STEPS)
 @pytest.mark.parametrize("dim", [64, 128])

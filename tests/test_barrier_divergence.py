@@ -115,7 +115,6 @@ def marked_line(kernel: Any) -> int:
     return first + next(i for i, line in enumerate(lines) if "# here" in line)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("kernel", BROKEN, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("order", [None, 0, 1])
 @pytest.mark.parametrize("checks", [True, False])

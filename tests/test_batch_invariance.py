@@ -99,7 +99,6 @@ def test_a_row_has_its_bits_in_every_batch(name):
         assert same(shared[i], invariant(a[i], b[1], **options))
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["sm80", None])
 @pytest.mark.parametrize("name", ["bf16", "f16", "f16 in f16", "tf32", "s8"])
@@ -170,7 +169,6 @@ def test_free_choices_differ():
     assert same(invariant(a, b, **named)[7:8], invariant(a[7:8], b, **named))
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("family", ["sm80", "sm90"])
 @pytest.mark.parametrize("name", ["bf16", "tf32", "f16 in f16"])
 def test_operands_may_be_swapped(name, family):
@@ -200,7 +198,6 @@ def halved(value: Any, row: Any, col: Any, bias: Any) -> Any:
     return value * 0.5 + bias[col] / 3.0
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("family", ["sm80", "sm90"])
 @pytest.mark.parametrize("name", ["bf16", "f16 in f16", "tf32", "bf16 to f32"])
 def test_the_epilogue_has_one_arithmetic(name, family):

@@ -26,7 +26,6 @@ def whole(*shape: int, dtype: Any = tc.bf16.numpy) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-2, 3, shape).astype(dtype)
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [(1, 8, 8), (129, 72, 40), (33, 7, 19)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, np.int8], ids=["f16", "s8"])

@@ -131,7 +131,6 @@ def operands(kind: str, into: str, wild: bool) -> tuple[np.ndarray, np.ndarray, 
     return numbers((64, depth), kind, wild), numbers((depth, N), kind, wild), c
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("wild", [False, True], ids=["plain", "wild"])
 @pytest.mark.parametrize("kind, into", CASES)
 def test_bits(kind, into, wild):

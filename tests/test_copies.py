@@ -51,7 +51,6 @@ def image(x: Any) -> bytes:
     return np.ascontiguousarray(x).tobytes()
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["s8", "bf16", "f32", "f64"])
@@ -142,7 +141,6 @@ def results(found: Any) -> list[bytes]:
     return [image(x) for x in (found if isinstance(found, tuple) else (found,))]
 
 
-@pytest.mark.each_value
 @quiet
 @pytest.mark.parametrize("by_kernel", [False, True], ids=["by NumPy", "by kernels"])
 @pytest.mark.parametrize("name", CALLS)

@@ -71,7 +71,6 @@ def attend(*qkv, module=flash_attention, **options):
     return module.attention(*qkv, kernel=kernel, **options)
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "queries, keys, dim, dtype, causal",
@@ -186,7 +185,6 @@ def rows_of(rows, columns, dtype=np.float16):
     ]
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", [np.float16, tc.bf16.numpy, np.float32])
 @pytest.mark.parametrize("rows, columns", [(1, 1), (2, 7), (3, 2056), (2, 514), (1, 3000)])

@@ -164,7 +164,6 @@ def of_parts_in_memory(shape: tuple[int, ...], orders: str, split_k: int) -> byt
     return kernels.gemm(*operands(shape, orders), config=config).tobytes()
 
 
-@pytest.mark.each_value
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", FRAGMENTS)

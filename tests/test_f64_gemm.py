@@ -62,7 +62,6 @@ def chain(M: int, N: int, K: int) -> np.ndarray:
     return sums(matrix(M, K), matrix(K, N))
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("orders", ORDERS)
 def test_every_tile_and_layout(name, orders):
@@ -136,7 +135,6 @@ def shared_sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarra
     return d
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("units", [1, 2, 3, 5, 7, 40])
 @pytest.mark.parametrize("shape", [(70, 34, 100), (33, 35, 51), (96, 64, 16)], ids=str)
 def test_stream_k(units, shape):

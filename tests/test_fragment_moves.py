@@ -78,7 +78,6 @@ def moved(
     tc.store_elements(out, fragment + 1, origin=(row, col), bounded=bounded)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("operand", [F16.a, F16.b, F16.d, BF16.a, TF32.b, F64.d, WGMMA.d], ids=short)
 @pytest.mark.parametrize("place", [(0, 0), (5, 3), (-3, -2), (40, 4), (62, 60), (100, 0)])
 def test_bounded_loads_and_stores(operand, place):
@@ -175,7 +174,6 @@ COPIES = [
 ]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("dtype, shape, swizzle", COPIES, ids=str)
 @pytest.mark.parametrize("width", [96, 97, 100])
 @pytest.mark.parametrize("place", [(0, 0), (50, 64), (-2, 32), (3, 80)])

@@ -90,7 +90,6 @@ def converted(x: tc.Array, out: tc.Array, operand: tc.Const, through: tc.Const):
 THROUGH = [(tc.f16,), (tc.bf16,), (tc.f32,), (tc.s32,), (tc.s8,), (tc.f64,), (tc.f16, tc.s32, tc.bf16)]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("instr, name", TILES, ids=short)
 @pytest.mark.parametrize("through", THROUGH, ids=str)
 def test_conversion_keeps_the_layout(instr, name, through):
@@ -526,7 +525,6 @@ def tiled(a: tc.Array, b: tc.Array, out: tc.Array, mma: tc.Const, shape: tc.Cons
             tc.store_elements(out, fragment, origin=(i * m, j * n))
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("mma", PRODUCTS, ids=short)
 @pytest.mark.parametrize(
     "shape, form",

@@ -467,7 +467,6 @@ def conversions(x: tc.Array, out: tc.Array):
     out[i] = x[i].to(out.dtype)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("to", ALL, ids=str)
 @pytest.mark.parametrize("of", ALL, ids=str)
 def test_conversions(of, to):

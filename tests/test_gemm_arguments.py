@@ -355,7 +355,6 @@ IN_PLACE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("columns", [72, 77])
 @pytest.mark.parametrize("how", IN_PLACE)
@@ -382,7 +381,6 @@ def test_c_in_place_of_batches_and_sparse_products():
 # C that is broadcast.
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("family", ["sm80", "sm90"])
 @pytest.mark.parametrize("shape", [(72,), (1, 72), (100, 1), (1, 1), (1,), ()])
 def test_c_is_broadcast(shape, family):

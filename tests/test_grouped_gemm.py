@@ -49,7 +49,6 @@ def by_groups(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return np.concatenate([exact(a[first:end], x) for first, end, x in parts])
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("config", GROUPED)
@@ -211,7 +210,6 @@ def by_parts_of_k(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarr
     return np.stack([exact(a[:, i:j], b[i:j]) for i, j in zip(offsets[:-1], offsets[1:])])
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("config", K_GROUPED)
 @pytest.mark.parametrize("sizes", GROUPS)
@@ -331,7 +329,6 @@ def ones(*shape: int, dtype: Any = BF16) -> np.ndarray:
     return RNG.integers(0, 3, shape).astype(dtype)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("K", [136, 200])
 @pytest.mark.parametrize("name", GATED)
 def test_gates_that_are_open(name, K):
@@ -388,7 +385,6 @@ ALONE = HopperConfig(BN=128, pingpong=True).with_stages()
 WIDE = HopperConfig(BN=192, cluster_m=2, pingpong=True).with_stages()
 
 
-@pytest.mark.each_value
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("config", [SKINNY_GROUPS, PINGPONG], ids=["few rows", "in turn"])
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -412,7 +408,6 @@ def test_the_assembler_has_nothing_to_say_of_groups(order, config):
         assert not used.spills and not used.warnings
 
 
-@pytest.mark.each_value
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("config", [PINGPONG, ALONE, WIDE], ids=["in turn", "alone", "wide"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)

@@ -223,7 +223,6 @@ LOOPS: list[tuple[Any, int, int, str]] = [
 ]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kernel, grid, block, line", LOOPS, ids=[k[0].__name__ for k in LOOPS])
 def test_endless_loops(kernel, grid, block, line, order):
@@ -730,7 +729,6 @@ WAYS = (
 )
 
 
-@pytest.mark.each_value
 @pytest.mark.thorough
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("how", WAYS)

@@ -114,7 +114,6 @@ MN_MAJOR = {
 }
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["bf16", "tf32"])
 @pytest.mark.parametrize("name", MN_MAJOR)
 def test_other_layouts(name, dtype):
@@ -234,7 +233,6 @@ SHARES = [
 ]  # fmt: skip
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize(("orders", "changes"), SHARES, ids=str)
 @pytest.mark.parametrize("dtype", [F16, np.float32])
 def test_blocks_that_share_few_boxes(orders, changes, dtype):
@@ -273,7 +271,6 @@ EIGHTS = [
 ]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("changes", EIGHTS, ids=str)
 def test_tiles_of_an_odd_number_of_eight_columns(changes, swapped):
@@ -318,7 +315,6 @@ def test_slots_fill_shared_memory(name):
 # -- operands of gemm -----------------------------------------------------------------------------
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("N", [77, 81], ids=["less than a box", "more"])
 @pytest.mark.parametrize("pingpong", [False, True])
 def test_results_whose_rows_tma_cannot_write(N, pingpong):
@@ -360,7 +356,6 @@ def test_batches_choose_a_kernel():
 COLUMNS = [(5, 1, 40), (1, 1, 17), (1, 1, 1), (9, 1, 1)]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [BF16, E5M2], ids=str)
 @pytest.mark.parametrize("shape", COLUMNS, ids=str)
 def test_rows_and_columns_of_one_element(shape, dtype):

@@ -62,7 +62,6 @@ def values(shape, dtype, seed=0):
     return np.random.default_rng(seed).integers(1, 100, shape).astype(dtype)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("case", CASES)
 def test_loads(case, dtype):
@@ -78,7 +77,6 @@ def test_loads(case, dtype):
     assert out.any()
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("reduce", [None, "add", "max"])
 @pytest.mark.parametrize("case", CASES)
 def test_stores_and_reductions(case, reduce):

@@ -72,7 +72,6 @@ def test_mistakes_of_counted_bytes(mistake, error, words):
 # -- copies that arrive (9.7.13.15.15) -----------------------------------------------------------
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("noinc", [False, True])
 @pytest.mark.parametrize("groups", [False, True])
@@ -116,7 +115,6 @@ def test_copies_arrive_at_the_mbarriers_of_their_own_cta():
 # -- stores to the cluster (9.7.9.12) ------------------------------------------------------------
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     "ctas, width, rounds, dtype",
@@ -169,7 +167,6 @@ WHOLE = {
 }
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     "operation, dtype",

@@ -38,7 +38,6 @@ def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) @ b.astype(np.float64)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
 def test_all_layouts(dtype, orders):
@@ -46,7 +45,6 @@ def test_all_layouts(dtype, orders):
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
 
-@pytest.mark.each_value
 @pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 3), (65, 1, 2), (3, 66, 130), (17, 9, 1)])
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
@@ -368,7 +366,6 @@ def test_wgmma_kernels_neither_spill_nor_serialise(name, dtype, out, variant, cl
     assert found.spill_stores == found.spill_loads == 0
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120a"])
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
 def test_tiles_fit_the_architecture(dtype, arch):

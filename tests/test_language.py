@@ -900,7 +900,6 @@ FLOAT_ATOMICS = [
 ]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("arch", "name", "operation"), FLOAT_ATOMICS)
 def test_atomics_of_floats(arch, name, operation, shared):

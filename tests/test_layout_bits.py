@@ -106,7 +106,6 @@ def test_layouts_do_not_change_the_order_of_sums(wgmma):
     assert len(orders) > 4 and configs > 4  # split and whole; tiles do depend on layouts
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "tf32"])
 @pytest.mark.parametrize("split_k, k_slabs", [(2, 1), (4, 1), (2, 2)])

@@ -22,7 +22,6 @@ def run(x: Any, y: Any, corners: Any, box: Any, order: Any = None, **constants: 
     emulator[len(corners), 32](y, maps, places, x, box=box, element=element, **constants)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("through", ["shared", "global"])
 @pytest.mark.parametrize("shape, dtype, box, corners, swizzle", kernels.CASES)

@@ -61,7 +61,6 @@ def expected(x: Any, q: Any, scales: Any, zeros: Any, config: MixedConfig) -> np
     return sum(parts[1:], parts[0])
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "shape, dtype, group, has_zeros, config",
@@ -91,7 +90,6 @@ def test_bits_follow_the_documented_order(shape, dtype, group, has_zeros, config
     assert d.tobytes() == expected(x, q, scales, zeros, chosen).tobytes()
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("x_type", [F16, BF16], ids=str)
 @pytest.mark.parametrize("dtype", SOURCES, ids=str)
 def test_every_number_is_exact_at_every_place(dtype, x_type):
@@ -246,7 +244,6 @@ def test_chosen_tiles_fill_the_gpu_and_fit_shared_memory(arch):
         assert choose_mixed(64, 4096, 4096, WeightFormat(tc.s4, 128)).split_k == 4
 
 
-@pytest.mark.each_value
 @pytest.mark.thorough
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -101,7 +101,6 @@ def run(swizzles: Any, how: str = "", late: int = 0, x: Any = None) -> np.ndarra
 PAIRS = [(128, 64), (64, 128), (128, 32), (0, 128), (128, 0)]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("how", ["", "part", "ldmatrix"])
 @pytest.mark.parametrize("swizzles", PAIRS, ids=str)

@@ -36,7 +36,6 @@ def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(a.astype(whole) @ b.astype(whole))
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("left", "right"), INTEGERS)
@@ -50,7 +49,6 @@ def test_integers(left, right, arch):
             kernels.gemm(a, b, alpha=0.5)
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("arch", ARCHS)
@@ -89,7 +87,6 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.each_value
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("of_b", LAYOUTS)
 @pytest.mark.parametrize("of_a", LAYOUTS)
@@ -108,7 +105,6 @@ def test_fp8_is_planned_as_it_is_multiplied(of_a, of_b):
     assert launches[0].kernel is launches[-1].kernel is plan.kernel
 
 
-@pytest.mark.each_value
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("dtype", [E4M3, np.float16, np.float64])

@@ -35,27 +35,19 @@ class TestLong:
     @pytest.mark.quick
     def test_taken(self): pass
 
-@pytest.mark.each_value
-@pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("rows, cols", [(1, 1), (1, 2), (2, 1), (2, 2)])
-def test_independent(rows, cols, order): pass
-
 def test_plain(): pass
 """
 SHORT = [
     "test_product[f16-1]", "test_product[f16-3]", "test_product[f32-2]", "test_rows[add]",
     "test_rows[sub]", "test_rows[row2]", "test_keyed[add]", "test_keyed[sub]", "TestLong::test_once[1]",
-    "TestLong::test_taken", "test_independent[1-1-C]", "test_independent[2-2-F]",
-    "test_plain",
+    "TestLong::test_taken", "test_plain",
 ]  # fmt: skip
 
 
 @pytest.fixture
 def names(pytester):
     """The names of the tests that a run with some arguments has."""
-    pytester.makeini(
-        "[pytest]\nmarkers =\n    each_value: see quick.py\n    quick: see quick.py\n    thorough: see quick.py"
-    )
+    pytester.makeini("[pytest]\nmarkers =\n    quick: see quick.py\n    thorough: see quick.py")
     pytester.makepyfile(test_cases=CASES)
 
     def run(*arguments: str) -> list[str]:
@@ -70,8 +62,8 @@ def test_the_short_run_has_each_value_once(names):
 
 
 def test_all_cases(names):
-    assert len(names("--all")) == 6 + 3 + 2 + 3 + 5 + 4 + 1
+    assert len(names("--all")) == 6 + 3 + 2 + 3 + 5 + 1
 
 
 def test_a_test_that_is_named_has_all_cases(names):
-    assert len(names("test_cases.py::test_product", "test_cases.py::test_independent")) == 6 + 8
+    assert len(names("test_cases.py::test_product", "test_cases.py::test_long")) == 6 + 2

@@ -385,7 +385,6 @@ HOPPER = pytest.mark.skipif(
 )
 
 
-@pytest.mark.each_value
 @HOPPER
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FEATURES)

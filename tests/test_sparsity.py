@@ -88,7 +88,6 @@ def test_what_is_sparse_comes_back(dtype):
     assert found.values.nbytes <= a.nbytes // 2 + 16 * len(a)
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 128), (70, 50)])
 def test_kernels_pack_as_numpy_does(dtype, shape):
@@ -158,7 +157,6 @@ def product(a: np.ndarray, b: np.ndarray, *more: Any, **options: Any) -> Any:
         return kernels.gemm(kernels.compress(a, prune=True), b, *more, **options)
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 143, 336)])

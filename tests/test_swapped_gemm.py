@@ -44,7 +44,6 @@ def both(a: Any, b: Any, *others: Any, usual: Any = USUAL, **options: Any) -> tu
     return tuple(kernels.gemm(a, b, *others, config=config, **options) for config in (usual, config))
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -101,7 +101,6 @@ def test_interrupts_leave_nobody_at_work(monkeypatch):
         assert three.share(3, 1, lambda *given: given[2]) == [0, 1, 2]
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "f64", "s8"])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_products_have_the_same_bits(kind, arch, cores):

@@ -56,7 +56,6 @@ def test_sizes_that_tiles_do_not_divide(number, K):
     check(tutorial.load_step(number), 392, 264, K, ml_dtypes.bfloat16, **few_ctas(number))
 
 
-@pytest.mark.each_value
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", RING_STEPS)
 @pytest.mark.parametrize("seed", range(3))

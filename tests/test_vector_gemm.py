@@ -88,7 +88,6 @@ def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
     return total
 
 
-@pytest.mark.each_value
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("stages", "warps"), [(1, 8), (2, 16), (4, 8)])
