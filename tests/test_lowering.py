@@ -195,6 +195,8 @@ def test_words_at_addresses():
     source, target = np.arange(8, dtype=np.uint8), np.zeros(8, np.uint8)
     assert swap(source, target) == 0
     assert target.tolist() == [255, 1, 2, 3, 4, 5, 6, 7]
+    with pytest.raises(NotImplementedError, match="the address of an array that is not contiguous"):
+        swap(np.arange(16, dtype=np.uint8)[::2], target)
 
 
 def test_python_may_call_inlined_functions():

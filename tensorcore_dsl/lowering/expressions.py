@@ -80,6 +80,8 @@ class Expressions:
         if node.attr == "any":
             return lambda builder: arrays.any_of(builder, owner)
         assert node.attr == "ctypes"
+        if not owner.type.contiguous:
+            raise NotImplementedError("the address of an array that is not contiguous")
         return SimpleNamespace(data=Number(COUNT, self.builder.ptrtoint(owner.address, WORD)))
 
     def _subscript(self, node: ast.Subscript) -> Any:

@@ -4,10 +4,10 @@ Numbers have 64 bits (see `values`). A variable keeps the type of its first valu
 types of parameters and result. A function with result `Any` is inlined at each call, where constant
 arguments stay constants.
 
-These functions may contain: numbers, truth values, arrays (elements, views, `.size`,
-`.shape`, `.ctypes.data`, `.any()`; values are stored to elements and views), named tuples of
-all these, `np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, `abs`, casts
-such as `np.uint32(x)`, functions of `numeric`, `for` over `range` and over tuples, `while`, `if`,
+These functions may contain: numbers, truth values, arrays (elements, views, `.size`, `.shape`, `.any()`,
+`.ctypes.data` of contiguous ones; values are stored to elements and views), named tuples of all these,
+`np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, `abs`, casts such as
+`np.uint32(x)`, functions of `numeric`, `for` over `range` and over tuples, `while`, `if`,
 and calls of functions of this kind.
 """
 
