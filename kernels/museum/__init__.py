@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +30,7 @@ class Exhibit:
 
     name: str
 
-    @cached_property
+    @property
     def module(self) -> ModuleType:
         return import_module(f"{__name__}.{self.name}")
 
