@@ -81,7 +81,7 @@ def _launch(kernel: Any, config: Any, arguments: Any) -> dict[str, Any]:
         "block": config.block,
         "shared": config.shared_bytes,
         "cluster": config.cluster,
-        "parameters": [_parameter(*pair) for pair in zip(kernel.declared, arguments, strict=True)],
+        "parameters": [_parameter(*pair) for pair in zip(kernel.function.params, arguments, strict=True)],
     }
 
 

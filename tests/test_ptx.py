@@ -25,14 +25,16 @@ from tensorcore_dsl.ptx.launch_file import run_launches
 SOURCE = Path(__file__).parent / "cuda_kernels.cu"
 
 
-def module(body: str, params: str = ".param .u64 x", before: str = "", registers: str = "") -> ptx.Module:
+def module(
+    body: str, params: str = ".param .u64 x", before: str = "", registers: str = "", directives: str = ""
+) -> ptx.Module:
     """A kernel `k` with some registers."""
     return ptx.load(f"""
 .version 8.0
 .target sm_90
 .address_size 64
 {before}
-.visible .entry k({params})
+.visible .entry k({params}) {directives}
 {{
     .reg .pred %p<4>;
     .reg .b16 %h<4>;
@@ -304,6 +306,50 @@ def test_what_is_refused_has_a_line(body, error, message):
     with pytest.raises(error) as found:
         _ = module(body, before=".shared .align 4 .b8 s[64];")["k"]
     assert message in str(found.value) and found.value.loc.filename == "<ptx>"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("directives", "grid", "block", "cluster", "declared"),
+    [
+        (".maxntid 256", 1, 256, None, None),
+        (".maxntid 256 .minnctapersm 2 .maxnreg 64", 1, 257, None, "257 threads in a block; the kernel declares .maxntid 256"),
+        (".maxntid 16, 16", 1, (256, 1), None, None),  # The product counts, not each dimension.
+        (".maxntid 16, 16", 1, (16, 17), None, "272 threads in a block; the kernel declares .maxntid 16, 16"),
+        (".reqntid 16, 4", 1, (16, 4), None, None),
+        (".reqntid 16, 4", 1, 64, None, "block (64, 1, 1); the kernel declares .reqntid 16, 4"),
+        (".reqntid 64", 1, 32, None, "block (32, 1, 1); the kernel declares .reqntid 64"),
+        (".reqnctapercluster 2", 4, 32, None, None),
+        (".reqnctapercluster 2", 4, 32, 2, None),
+        (".reqnctapercluster 2", 4, 32, 4, "cluster (4, 1, 1); the kernel declares .reqnctapercluster 2"),
+        (".maxclusterrank 4", 8, 32, 4, None),
+        (".maxclusterrank 4", 8, 32, None, None),
+        (".maxclusterrank 4", 8, 32, 8, "8 blocks in a cluster; the kernel declares .maxclusterrank 4"),
+        (".explicitcluster", 4, 32, 1, None),
+        (".explicitcluster .reqnctapercluster 2", 4, 32, None, None),
+        (".explicitcluster", 4, 32, None, "no cluster; the kernel declares .explicitcluster"),
+    ],
+)  # fmt: skip
+def test_launches_within_what_a_kernel_declares(directives, grid, block, cluster, declared):
+    launch = module("ret;", "", directives=directives)["k"].configured(grid, block, cluster=cluster)
+    if declared is None:
+        launch()
+        return
+    with pytest.raises(tc.LaunchError) as error:
+        launch()
+    assert error.value.message == f"k is launched with {declared}"
+
+
+def test_a_grid_that_counts_clusters():
+    k = module(
+        """
+    ld.param.u64 %rd1, [x]; mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd1, %r1, 4, %rd1;
+    mov.u32 %r2, %cluster_ctarank; st.global.u32 [%rd1], %r2; ret;
+""",
+        directives=".reqntid 1 .reqnctapercluster 2 .blocksareclusters",
+    )["k"]
+    x = np.full(8, 9, np.uint32)
+    k[3, 1](x)
+    assert x.tolist() == [0, 1, 0, 1, 0, 1, 9, 9]
 
 
 def test_functions_and_inner_blocks():

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.dtypes import DType, named
-from tensorcore_dsl.errors import ArgumentError, TensorCoreError, public
+from tensorcore_dsl.errors import ArgumentError, LaunchError, TensorCoreError, public
 from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
@@ -25,7 +25,7 @@ from tensorcore_dsl.ptx.simplify import in_memory
 from tensorcore_dsl.ptx.tensor_maps import TensorMap, on_arrays
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
-from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, configuration, configured
+from tensorcore_dsl.runtime.launch_config import Dim, Dims, LaunchConfig, LaunchKey, configuration, configured
 
 
 @public
@@ -110,7 +110,7 @@ class Module:
         if name not in self._kernels:
             function = self._functions[name]
             ir, local = kernel_of(function, self._text)
-            self._kernels[name] = PtxKernel(name, ir, self.target, function.params, self, local)
+            self._kernels[name] = PtxKernel(name, ir, self.target, function, self, local)
         return self._kernels[name]
 
     def __getattr__(self, name: str) -> PtxKernel:
@@ -175,8 +175,8 @@ class PtxKernel:
         The kernel as IR.
     arch : str
         The architecture that is emulated.
-    declared : sequence of Variable
-        The parameters.
+    function : Function
+        The declaration in PTX: parameters and directives such as `.maxntid`.
     module : Module
         The module that contains the kernel.
     local_bytes : int
@@ -188,7 +188,7 @@ class PtxKernel:
     name: str
     ir: Kernel = field(repr=False)
     arch: str
-    declared: Sequence[syntax.Variable] = field(repr=False)
+    function: syntax.Function = field(repr=False)
     module: Module = field(repr=False)
     local_bytes: int = 0
     checks: bool = True
@@ -249,13 +249,12 @@ class PtxKernel:
 
     def _run(self, config: LaunchConfig, *arguments: Any, memory: Sequence[np.ndarray] = ()) -> Report:
         """memory: arrays that the kernel reaches by addresses that are numbers, as allocations 0, 1, ..."""
-        config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
-        if len(arguments) != len(self.declared):
-            raise ArgumentError(
-                f"{self.name} takes {len(self.declared)} arguments, {len(arguments)} were given"
-            )
+        config = _within_directives(config, self.function)
+        declared = self.function.params
+        if len(arguments) != len(declared):
+            raise ArgumentError(f"{self.name} takes {len(declared)} arguments, {len(arguments)} were given")
         values_by_name: dict[str, Any] = {}
-        for param, argument in zip(self.declared, arguments, strict=True):
+        for param, argument in zip(declared, arguments, strict=True):
             values_by_name |= self._parts(param, argument) if param.array else {param.name: argument}
         if self.local_bytes:
             threads = prod(config.grid) * prod(config.block)
@@ -300,6 +299,45 @@ class PtxKernel:
         if isinstance(x, TensorMap):
             return {in_memory(param.name): x}
         return _fields(param, x)
+
+
+def _within_directives(config: LaunchConfig, kernel: syntax.Function) -> LaunchConfig:
+    """Return a launch's configuration with the kernel's own cluster; LaunchError if it breaks a directive.
+
+    Sections 11.4 and 11.7 of the manual. `.maxnreg` and `.minnctapersm` bind the assembler alone.
+    """
+    words = kernel.directives
+    block, cluster = (_dim(words.get(word)) for word in (".reqntid", ".reqnctapercluster"))
+    if ".blocksareclusters" in words and cluster:
+        x, y, z = (clusters * blocks for clusters, blocks in zip(config.grid, cluster, strict=True))
+        config = replace(config, grid=(x, y, z))
+    launched = config.cluster or cluster
+    size = prod(launched or (1,))
+    for word, breaks, launch in (
+        (".reqntid", block not in (None, config.block), f"block {config.block}"),
+        (
+            ".maxntid",
+            config.threads > prod(words.get(".maxntid", (1024,))),
+            f"{config.threads} threads in a block",
+        ),
+        (".reqnctapercluster", launched != cluster, f"cluster {launched}"),
+        (".explicitcluster", launched is None, "no cluster"),
+        (
+            ".maxclusterrank",
+            size > prod(words.get(".maxclusterrank", (size,))),
+            f"{size} blocks in a cluster",
+        ),
+    ):
+        if word in words and breaks:
+            directive = " ".join([word, ", ".join(map(str, words[word]))]).strip()
+            raise LaunchError(f"{kernel.name} is launched with {launch}; the kernel declares {directive}")
+    return config.of_kernel(cluster=cluster)
+
+
+def _dim(extents: tuple[int, ...] | None) -> Dim | None:
+    """Pad the extents of a directive with ones."""
+    x, y, z = (*extents, 1, 1)[:3] if extents else (0, 0, 0)
+    return (x, y, z) if extents else None
 
 
 def _fields(param: syntax.Variable, x: Any) -> dict[str, Any]:

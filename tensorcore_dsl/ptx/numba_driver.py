@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -342,7 +343,7 @@ class _Driver:
         ptx: PtxKernel = kernel.handle
         if config.is_cooperative:
             raise ArgumentError(f"{ptx.name}: launches of cooperative grids are not emulated")
-        values = [_value(x, p.type) for x, p in zip(arguments, ptx.declared, strict=True)]
+        values = [_value(x, p.type) for x, p in zip(arguments, ptx.function.params, strict=True)]
         launch = ptx.emulator(checks=self.checks).configured(
             config.grid, config.block, shared_bytes=config.shmem_size if ptx.ir.dynamic else 0
         )
@@ -375,7 +376,7 @@ class _Code:
             const_size_bytes=constants,
             local_size_bytes=kernel.local_bytes,
             shared_size_bytes=kernel.ir.shared_bytes,
-            max_threads_per_block=1024,
+            max_threads_per_block=prod(kernel.function.directives.get(".maxntid", (1024,))),
         )
         return SimpleNamespace(handle=kernel, attributes=attributes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from math import prod
 from typing import NoReturn
 
 from tensorcore_dsl import dtypes
@@ -77,7 +76,6 @@ class _Reader:
                 self.body.append(nodes.Label(node.name, node.loc))
             else:
                 self.statement(node, at)
-        threads = function.directives.get(".reqntid", ())
         cluster = function.directives.get(".reqnctapercluster", ())
         self.kernel = nodes.Kernel(
             function.name,
@@ -89,7 +87,6 @@ class _Reader:
             shared_bytes=size,
             shared_align=align,
             dynamic=max((v.align for v in dynamic), default=0),
-            threads=prod(threads) if threads else None,
             cluster=(*cluster, 1, 1)[:3] if cluster else None,  # type: ignore[arg-type]
             foreign=True,
         )

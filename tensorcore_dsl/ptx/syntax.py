@@ -26,6 +26,11 @@ _TOKEN = re.compile(
 _DIRECTIVE = re.compile(r"\.[^.]*")  # `.reg.b32` is two directives.
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg"}
 _LINKING = {".visible", ".extern", ".weak", ".common"}
+_DIRECTIVES = (
+    ".maxnreg", ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".noreturn", ".abi_preserve",
+    ".abi_preserve_control", ".reqnctapercluster", ".explicitcluster", ".maxclusterrank",
+    ".blocksareclusters",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -246,6 +251,8 @@ class _Parser:
                 self.take(",")
                 parsed.functions[name] = parsed.functions[self.take()]
                 self.take(";")
+            elif word == ".pragma":
+                self.pragma()
             elif word in _SPACES:
                 parsed.variables += self.variables(external)
             else:
@@ -257,6 +264,10 @@ class _Parser:
             self.take()
         while self.accepts(","):
             self.take()
+
+    def pragma(self) -> None:
+        while self.take() != ";":
+            pass
 
     def variables(self, external: bool = False) -> list[Variable]:
         """Parse a declaration up to its semicolon."""
@@ -299,6 +310,11 @@ class _Parser:
         results = [] if entry else self.parameters()
         function = Function(self.take(), self.here, results, self.parameters())
         while self.next not in ("{", ";"):
+            if self.next == ".pragma":
+                self.pragma()
+                continue
+            if self.next not in _DIRECTIVES:
+                self.refuse(f"{self.next!r} is no directive of a kernel: {', '.join(_DIRECTIVES)}")
             word, numbers = self.take(), []
             while self.next[:1].isdigit():
                 numbers.append(self.number())
@@ -355,8 +371,7 @@ class _Parser:
         elif word == ".loc":
             self.location()
         elif word == ".pragma":
-            while self.take() != ";":
-                pass
+            self.pragma()
         elif word in _SPACES:
             variables = self.variables()
             function.variables += variables

@@ -306,7 +306,7 @@ class _Launcher:
         arguments = [a for pair in zip(self.signature, rest[4:], strict=True) for a in _flat(*pair, maps)]
         scratch = facts.global_scratch_size * x * y * z * facts.num_ctas
         arguments += [np.zeros(scratch, np.uint8)] if scratch else []
-        arguments += [0] * (len(kernel.declared) - len(arguments))
+        arguments += [0] * (len(kernel.function.params) - len(arguments))
         launch = kernel.emulator(checks=checks).configured(
             (x * facts.num_ctas, y, z),
             32 * facts.num_warps,
