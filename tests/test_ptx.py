@@ -288,24 +288,120 @@ def test_narrow_loads_extend_into_wider_registers():
         ("call.uni f, ();", tc.UnsupportedSyntax, "call.uni: f is no function of the file"),
         ("brx.idx %r1, f;", tc.UnsupportedSyntax, "brx.idx: f is no table of labels"),
         ("bra NOWHERE;", tc.UnsupportedSyntax, "bra: NOWHERE is no label of k"),
-        ("mov.u32 %r1, %unknown;", tc.UnsupportedSyntax, "%unknown is no register, number or variable"),
+        ("mov.u32 %r1, %unknown;", tc.UnsupportedSyntax, "%unknown is no register, special register"),
         ("add.s32 %q, %r1, %r2;", tc.UnsupportedSyntax, "add.s32: %q is no register of k"),
         ("add.s31 %r1, %r1, %r2;", tc.UnknownInstruction, "no instruction 'add.s31': .s31 is not allowed"),
-        ("add.s32 %r1, %r1;", tc.UnsupportedSyntax, "add.s32 does not take these operands"),
+        ("add.s32 %r1, %r1;", tc.UnsupportedSyntax, "add.s32 takes d:s32 = a:s32, b:s32, not %r1, %r1"),
+        ("mov.b32 %r1, %tid;", tc.UnsupportedSyntax, "%tid is no register, special register, number or var"),
+        ("ld.global.u32 %r1, [y+4];", tc.UnsupportedSyntax, "y is no register, special register"),
+        ("bar.sync;", tc.UnsupportedSyntax, "bar.sync takes id:u32 or id:u32, count:u32, not nothing"),
+        ("mov.u32 %r1, 1.5;", tc.UnsupportedSyntax, "mov.u32: a is a number of type .u32, not 1.5"),
+        ("mov.f32 %f1, 1;", tc.UnsupportedSyntax, "mov.f32: a is a number of type .f32, not 1"),
+        ("bra A, B;", tc.UnsupportedSyntax, "bra: A, B is no label of k"),
+        ("call;", tc.UnsupportedSyntax, "call does not take these operands: none"),
+        ("brx.idx %r1;", tc.UnsupportedSyntax, "brx.idx does not take these operands: %r1"),
+        (
+            "ld.param.u64 [x], %rd1;",
+            tc.UnsupportedSyntax,
+            "ld.param.u64 does not take these operands: [x], %rd1",
+        ),
+        ("@%r1 ret;", tc.UnsupportedSyntax, "ret: %r1 is no predicate"),
+        ("setp.eq.s32 %r1, %r1, %r2;", tc.UnsupportedSyntax, "a predicate is in the place of a number"),
+        (
+            "tcgen05.wait::ld.sync.aligned;",
+            tc.UnknownInstruction,
+            "'tcgen05': tensor memory is not supported",
+        ),
+        ("vadd4.u32.u32.u32 %r1, %r1, %r1;", tc.UnknownInstruction, "video instructions are not supported"),
+        ("setmaxnreg.inc.sync.aligned.u32 96;", tc.ArchError, "sm_90 has no setmaxnreg.inc.sync.aligned.u32"),
         ("add.s32 %p1, %r1, %r2;", tc.UnsupportedSyntax, "a predicate is in the place of a number"),
         ("ld.param.u64 %rd1, [z];", tc.UnsupportedSyntax, "z is no parameter of k"),
         (
             "ld.param.u32 %r1, [x];",
             tc.UnsupportedSyntax,
-            "a part of parameter x, or a register of another size",
+            "ld.param.u32 at byte 0 of x, a .u64: parameters are read whole, into registers of their size",
         ),
         ("add.s32 %r1 %r1, ?;", tc.UnsupportedSyntax, "'?' is no part of PTX"),
     ],
 )
 def test_what_is_refused_has_a_line(body, error, message):
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as refused:
         _ = module(body, before=".shared .align 4 .b8 s[64];")["k"]
-    assert message in str(found.value) and found.value.loc.filename == "<ptx>"  # type: ignore[attr-defined]
+    assert message in str(refused.value)
+    assert refused.value.loc == tc.errors.Loc("<ptx>", 14)  # type: ignore[attr-defined]
+
+
+HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        ("\n", "PTX starts with .version and .target", 1),
+        (".version latest\n.target sm_90\n", ".version latest is no version of PTX, such as 8.0", 1),
+        (".version 8.0\n.address_size 32\n", ".address_size 32 is not supported; 64 is", 2),
+        (
+            "int main() {}\n",
+            "'int' outside of functions is not supported; .entry, .func and variables are",
+            1,
+        ),
+        (
+            HEADER + ".entry k()\n.maxthreads 32 { ret; }",
+            "'.maxthreads' is no directive of a kernel: .maxnreg",
+            5,
+        ),
+        (HEADER + ".entry k() {\nadd.s32 %r0, %r1, %r2\nret; }", "',' or ';' is expected here, not 'ret'", 6),
+        (HEADER + ".entry k() { ret;\n", "an instruction is expected here, not the end of the file", 4),
+        (HEADER + ".entry k() {\n.foo x; }", "an instruction is expected here, not '.foo'", 5),
+        (HEADER + ".entry k() { ;\n}", "an instruction is expected here, not ';'", 4),
+        (HEADER + ".entry k() { mov.u32 %r1, 3*4; }\n", "',' or ';' is expected here, not '*'", 4),
+        (HEADER + ".entry k() { sub.f32 %f1, -%f2, %f3; }\n", "an operand is expected here, not '-'", 4),
+        (HEADER + ".entry k() {\n.loc 1 x 3\n}", "an integer is expected here, not 'x'", 5),
+        (HEADER + ".entry k() {\n.reg .v4 .f32 %v; }", ".reg .v4 .f32: registers with several elements", 5),
+        (HEADER + ".entry k() {\n.reg .b32 ; }", "a name is expected here, not ';'", 5),
+        (HEADER + ".shared .b8 s[-4];\n", "an integer is expected here, not '-'", 4),
+    ],
+)
+def test_text_that_is_no_ptx_has_a_line(text, message, line):
+    with pytest.raises(tc.UnsupportedSyntax) as refused:
+        ptx.load(text)
+    assert refused.value.message.startswith(message)
+    assert refused.value.loc.line == line  # type: ignore[union-attr]
+
+
+def test_instructions_of_a_newer_version(tmp_path):
+    newer = ptx.load(".version 99.0\n.target sm_90\n.entry k() { ret; }\n.entry later() { later.b32 %r1; }\n")
+    newer.k[1, 32]()
+    with pytest.raises(tc.UnknownInstruction, match="the table follows PTX 9.1, and .version is 99.0"):
+        _ = newer["later"]
+    path = tmp_path / "k.cubin"
+    path.write_bytes(b"\x7fELF\xff\xfe")
+    with pytest.raises(tc.ArgumentError, match="k.cubin is no text: load takes PTX, not machine code"):
+        ptx.load(path)
+
+
+def test_numbers():
+    """In all notations of the manual (4.5), and converted to the width of the operand."""
+    k = module(
+        """
+    ld.param.u64 %rd1, [x];
+    mov.u32 %r1, 0X1f; st.global.u32 [%rd1], %r1;
+    mov.u32 %r1, 017; st.global.u32 [%rd1+4], %r1;
+    mov.u32 %r1, 0b101; st.global.u32 [%rd1+8], %r1;
+    mov.s32 %r1, -0x10; st.global.u32 [%rd1+12], %r1;
+    mov.f32 %f1, -1.5; st.global.f32 [%rd1+16], %f1;
+    mov.f32 %f1, 0d3FF8000000000000; st.global.f32 [%rd1+20], %f1;
+    mov.f32 %f1, 0f7F800001; st.global.f32 [%rd1+24], %f1;
+    mov.f64 %rd2, 1e3; st.global.f64 [%rd1+32], %rd2;
+    mov.f64 %rd2, 0f3FC00000; st.global.f64 [%rd1+40], %rd2;
+    st.global.f64 [%rd1+48], 0dBFF8000000000000;
+"""
+    )["k"]
+    x = np.zeros(14, np.uint32)
+    k[1, 1](x)
+    assert x[:4].tolist() == [31, 15, 5, 2**32 - 16]
+    assert x[4:6].view(np.float32).tolist() == [-1.5, 1.5] and x[6] == 0x7F800001
+    assert x[8:].view(np.float64).tolist() == [1000, 1.5, -1.5]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from tensorcore_dsl.isa.effects import MEANINGS, members
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout, draw
 
-MANUAL = "section {} of the PTX manual 9.1"
+PTX_VERSION = "9.1"  # of the manual that the table follows
+MANUAL = f"section {{}} of the PTX manual {PTX_VERSION}"
 _NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", "b", "c", "d")
 _MAX_ROWS = 32  # of a layout drawing
 

@@ -161,11 +161,25 @@ def modifiers(text: str) -> tuple[str, ...]:
     return (*words[:named], *fixed, *sorted(w for w in words[named:] if not _ORDERED.fullmatch(w)))
 
 
+# Opcodes of the manual that the table lacks.
+_ABSENT = {
+    "tcgen05": "tensor memory is not supported",
+    "tex|tld4|txq|istypep|su(ld|st|red|q)": "textures and surfaces are not supported",
+    "v(add|sub|absdiff|min|max|avrg|set)[24]?|vsh[lr]|vmad": "video instructions are not supported",
+    "alloca|stack(save|restore)": "memory on the stack is not supported",
+    "clusterlaunchcontrol": "cluster launch control is not supported",
+    "pmevent": "performance events are not supported",
+}
+
+
 def _explain(text: str) -> str:
     """Error text for an unknown mnemonic: the wrong part, and the allowed parts."""
     opcode, *modifiers = text.split(".")
     family = _family(opcode)
     if not family:
+        for pattern, topic in _ABSENT.items():
+            if re.fullmatch(pattern, opcode):
+                return f"the table has no instruction {opcode!r}: {topic}"
         near = difflib.get_close_matches(opcode, _ROWS, n=6, cutoff=0.5)
         hint = f"; nearest: {listing(near)}" if near else ""
         return f"no instruction is called {opcode!r}{hint}; the table has {listing(_ROWS)}"

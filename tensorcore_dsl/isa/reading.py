@@ -32,18 +32,21 @@ def find(
     The result is None without a match. An operand that the text does not name is None. `parse` splits
     the operands of a statement's text.
     """
-    for spelling in _spellings(opcode):
-        for instr in _by_text(opcode.split(".", 1)[0]).get(spelling, ()):
-            items_by_mark: dict[int, Item] = {}
-            pattern = _pattern(instr, parse)
-            fits = len(pattern) == len(operands) and all(
-                map(_match, pattern, operands, repeat(items_by_mark))
-            )
-            sides = (*instr.results, *instr.operands)
-            items = [_item(items_by_mark[i], o) if i in items_by_mark else None for i, o in enumerate(sides)]
-            if fits and all(items[i] is not None for i in items_by_mark):
-                return instr, items
+    for instr in candidates(opcode):
+        items_by_mark: dict[int, Item] = {}
+        pattern = _pattern(instr, parse)
+        fits = len(pattern) == len(operands) and all(map(_match, pattern, operands, repeat(items_by_mark)))
+        sides = (*instr.results, *instr.operands)
+        items = [_item(items_by_mark[i], o) if i in items_by_mark else None for i, o in enumerate(sides)]
+        if fits and all(items[i] is not None for i in items_by_mark):
+            return instr, items
     return None
+
+
+def candidates(opcode: str) -> list[Instruction]:
+    """Return the instructions that an opcode may mean, for any operands."""
+    known = _by_text(opcode.split(".", 1)[0])
+    return [instr for spelling in _spellings(opcode) for instr in known.get(spelling, ())]
 
 
 def _item(item: Item, operand: Operand) -> Item | None:

@@ -14,7 +14,16 @@ from typing import NoReturn
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import UnsupportedSyntax
 from tensorcore_dsl.isa import names, reading
-from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, with_names
+from tensorcore_dsl.ptx.syntax import (
+    Function,
+    Item,
+    Label,
+    Statement,
+    Text,
+    Variable,
+    operands_checked,
+    with_names,
+)
 
 BRANCH, RETURN, CALL = "bra", "ret", "call"
 SYSTEM_CALLS = ("vprintf", "__assertfail")
@@ -69,7 +78,8 @@ class _Inliner:
         for node in function.body:
             copy = with_names(node, new_names)
             if isinstance(copy, Statement) and head(copy) == CALL:
-                self.call(copy, active)
+                with operands_checked(copy):
+                    self.call(copy, active)
             elif isinstance(copy, Statement) and head(copy) == RETURN and end:
                 self.kernel.body.append(jump(end, copy, copy.guard))
             else:

@@ -62,7 +62,10 @@ def load(source: str | Path) -> Module:
     array([0, 2, 4, 6], dtype=uint32)
     """
     path = Path(source) if isinstance(source, Path) or "\n" not in source else None
-    text = path.read_text(encoding="utf-8") if path else str(source)
+    try:
+        text = path.read_text(encoding="utf-8") if path else str(source)
+    except UnicodeDecodeError:
+        raise ArgumentError(f"{path} is no text: load takes PTX, not machine code") from None
     return Module(syntax.parse(text, str(path or "<ptx>")), text)
 
 
@@ -359,7 +362,7 @@ def _initial(variable: syntax.Variable) -> np.ndarray:
             raise ArgumentError(
                 f"variable {variable.name} is initialised with {item[1]}; numbers are supported"
             )
-        numbers.append(syntax.number_of(item[1]))
+        numbers.append(syntax.number_of(item[1], 8 * width))
     data = b"".join((number % (1 << 8 * width)).to_bytes(width, "little") for number in numbers)
     return np.frombuffer(bytearray(data.ljust(variable.size, b"\0")), np.uint8)
 

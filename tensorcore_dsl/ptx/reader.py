@@ -6,14 +6,28 @@ from itertools import count
 from typing import NoReturn
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.errors import Loc, UnknownInstruction, UnsupportedSyntax
+from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.errors import ArchError, Loc, UnknownInstruction, UnsupportedSyntax
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import instruction, names, reading
+from tensorcore_dsl.isa.description import PTX_VERSION
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.ptx.inlining import BRANCH, CALL, RETURN, head, inlined
 from tensorcore_dsl.ptx.simplify import in_memory, simplified
-from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, number_of, operands_of
+from tensorcore_dsl.ptx.syntax import (
+    Function,
+    Item,
+    Label,
+    Statement,
+    Text,
+    Variable,
+    is_decimal,
+    number_of,
+    operands_checked,
+    operands_of,
+    text_of,
+)
 
 _LEAVES = (RETURN, "exit")
 LOCAL = "local memory"  # Name of the parameter that holds local memory.
@@ -75,7 +89,8 @@ class _Reader:
                 self.flush()
                 self.body.append(nodes.Label(node.name, node.loc))
             else:
-                self.statement(node, at)
+                with operands_checked(node):
+                    self.statement(node, at)
         cluster = function.directives.get(".reqnctapercluster", ())
         self.kernel = nodes.Kernel(
             function.name,
@@ -181,7 +196,10 @@ class _Reader:
     def guard(self, s: Statement) -> tuple[nodes.Value | None, bool]:
         if s.guard is None:
             return None, False
-        return self.register(s.guard[0], s), s.guard[1]
+        predicate = self.register(s.guard[0], s)
+        if predicate.type.register_bits != 1:
+            self.refuse(f"{s.opcode}: {s.guard[0]} is no predicate", s.loc)
+        return predicate, s.guard[1]
 
     def register(self, name: str, s: Statement) -> nodes.Value:
         if name not in self.values:
@@ -197,9 +215,9 @@ class _Reader:
         return inverse
 
     def branch(self, s: Statement, at: int) -> None:
-        target = s.operands[0][1]
+        target = ", ".join(map(text_of, s.operands))
         if target not in self.places:
-            self.refuse(f"{s.opcode}: {target} is no label of {self.function.name}", s.loc)
+            self.refuse(f"{s.opcode}: {target or 'nothing'} is no label of {self.function.name}", s.loc)
         if self.places[target] < at:
             self.around(s, [nodes.Goto(target, None, s.loc)])
             return
@@ -233,7 +251,11 @@ class _Reader:
             if self.declared[name].array:
                 self.params.setdefault(key, self.value(kind, s.loc))
             if key not in self.params or self.params[key].type.register_bits != register.type.register_bits:
-                self.refuse(f"{s.opcode}: a part of parameter {name}, or a register of another size", s.loc)
+                self.refuse(
+                    f"{s.opcode} at byte {key[1]} of {name}, a .{self.declared[name].type}: "
+                    "parameters are read whole, into registers of their size",
+                    s.loc,
+                )
             self.around(s, [nodes.Assign(register, (self.params[key],), s.loc)])
         self.around(s, after)
 
@@ -247,10 +269,16 @@ class _Reader:
             opcode = reading.in_space(s.opcode)
             match = reading.find(opcode, s.operands, operands_of)
             if match is None:
-                instruction(opcode)  # Raises an error with similar texts if the opcode is unknown.
-                self.refuse(f"{s.opcode} does not take these operands", s.loc)
-        except UnknownInstruction as error:
+                known = reading.candidates(opcode) or [instruction(opcode)]  # UnknownInstruction for none
+                takes = " or ".join(dict.fromkeys(i.signature for i in known if i.operands or known == [i]))
+                given = ", ".join(map(text_of, s.operands)) or "nothing"
+                self.refuse(f"{s.opcode} takes {takes}, not {given}", s.loc)
+            if self.text.target in ARCHS:
+                match[0].requires.check(ARCHS[self.text.target], match[0].mnemonic)
+        except (UnknownInstruction, ArchError) as error:
             error.loc = error.loc or s.loc
+            if float(self.text.version) > float(PTX_VERSION):
+                error.message += f"; the table follows PTX {PTX_VERSION}, and .version is {self.text.version}"
             raise
         instr, items = match
         count, after = len(instr.results), list[nodes.Node]()
@@ -294,7 +322,7 @@ class _Reader:
         if into.type.register_bits == (o.dtype.bits if signed else o.register_bits):
             after += moves
             return into
-        narrow = self.value(o.dtype.name if o.dtype.bits == 8 else f"b{o.register_bits}", s.loc)
+        narrow = self.value(o.dtype.name if o.dtype.bits == 8 else _bits(o).name, s.loc)
         after += [self.resized(into, narrow, signed, s), *moves]
         return narrow
 
@@ -400,7 +428,7 @@ class _Reader:
             base = value.base if isinstance(value, nodes.Part) else value
             if base.type.register_bits == o.register_bits:
                 return value
-            narrow = self.value(f"b{o.register_bits}", s.loc)
+            narrow = self.value(_bits(o).name, s.loc)
             self.body.append(self.resized(narrow, self.scalar(value, s), False, s))
             return narrow
         number = self.number(s, item, o)
@@ -437,8 +465,11 @@ class _Reader:
         if text == "WARP_SZ":
             return 32
         if kind != "number":
-            self.refuse(f"{s.opcode}: {text} is no register, number or variable in shared memory", s.loc)
-        return number_of(text)
+            self.refuse(f"{s.opcode}: {text} is no register, special register, number or variable", s.loc)
+        floating = is_decimal(text) or text[:2].lower() in ("0f", "0d")
+        if not floating if o.dtype in (dtypes.f32, dtypes.f64) else o.dtype.kind in "su" and is_decimal(text):
+            self.refuse(f"{s.opcode}: {o.name} is a number of type .{o.dtype}, not {text}", s.loc)
+        return number_of(text, o.register_bits)
 
     def address(self, s: Statement, o: Operand, item: Item) -> nodes.Address:
         base, offset = (item[1], int(item[2])) if item[0] == "sum" else (item, 0)

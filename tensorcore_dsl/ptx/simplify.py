@@ -16,7 +16,7 @@ from tensorcore_dsl.isa import names, reading
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.generic import WINDOW
 from tensorcore_dsl.ptx.inlining import head, jump, negated
-from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement
+from tensorcore_dsl.ptx.syntax import LISTS, Function, Item, Label, Statement, operands_checked
 
 TABLE, JUMP_BY_TABLE = ".branchtargets", "brx"
 
@@ -32,8 +32,12 @@ def simplified(function: Function) -> Function:
     simplifier = _Simplifier(function)
     body: list[Statement | Label] = []
     for node in function.body:
-        step = simplifier.step(node) if isinstance(node, Statement) else None
-        body += [node] if step is None else step(node)  # type: ignore[arg-type, list-item]
+        if isinstance(node, Label):
+            body.append(node)
+            continue
+        with operands_checked(node):
+            step = simplifier.step(node)
+            body += [node] if step is None else step(node)
     return replace(function, registers=simplifier.registers, body=body)
 
 
@@ -88,7 +92,7 @@ class _Simplifier:
 
     def step(self, s: Statement) -> _Step | None:
         """Return the method that rewrites a statement; None if the statement stays."""
-        if s.opcode.startswith("."):
+        if s.opcode in LISTS:
             return self.nothing
         if head(s) == JUMP_BY_TABLE:
             return self.jumps
@@ -213,8 +217,8 @@ class _Simplifier:
         if head(s).startswith("rs"):
             yield Statement(names.square_root(dtypes.f64), (value, x), None, s.loc)
             x = value
-        one_bits = _number(0x3FF0000000000000)
-        yield Statement(names.binary("div", dtypes.f64), (result, one_bits, x), None, s.loc)
+        one: Item = ("number", "1.0")
+        yield Statement(names.binary("div", dtypes.f64), (result, one, x), None, s.loc)
         yield Statement(bitwise_and, (into, result, mask if upper else _number(-1)), s.guard, s.loc)
 
     # -- addresses ---------------------------------------------------------------------------------

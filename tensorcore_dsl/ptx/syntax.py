@@ -8,7 +8,9 @@ Operands are trees of tuples: ("name", text), ("number", text), ("group", *items
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NoReturn
@@ -19,12 +21,15 @@ Item = tuple[Any, ...]
 
 _TOKEN = re.compile(
     r"""(?P<space>(?:\s+|//[^\n]*|/\*.*?\*/)+)|(?P<string>"[^"]*")
-    |(?P<name>[A-Za-z_$%.][\w$.]*(?:::[\w$.]+)*)|(?P<number>0[xX][0-9A-Fa-f]+U?|0[fFdD][0-9A-Fa-f]+|\d+(?:\.\d+)?U?)
+    |(?P<name>[A-Za-z_$%.][\w$.]*(?:::[\w$.]+)*)|(?P<number>
+    0[xX][0-9A-Fa-f]+U?|0[bB][01]+U?|0[fF][0-9A-Fa-f]{8}|0[dD][0-9A-Fa-f]{16}|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?U?)
     |(?P<sign>[{}()\[\],;:+\-*=@!|<>])""",
     re.VERBOSE | re.DOTALL,
 )
+_IMAGES = {"0f": (32, ">f"), "0d": (64, ">d")}  # bits of the literals with these prefixes
 _DIRECTIVE = re.compile(r"\.[^.]*")  # `.reg.b32` is two directives.
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg"}
+LISTS = (".branchtargets", ".calltargets", ".callprototype")
 _LINKING = {".visible", ".extern", ".weak", ".common"}
 _DIRECTIVES = (
     ".maxnreg", ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".noreturn", ".abi_preserve",
@@ -117,9 +122,23 @@ class Text:
     variables: list[Variable] = field(default_factory=list)
 
 
-def number_of(text: str) -> int:
-    """Return the integer that a token denotes, or the bits of its floating-point number."""
-    return int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0)
+def number_of(text: str, bits: int = 32) -> int:
+    """Return the integer of a token, or the image of its floating-point number in 32 or 64 `bits`."""
+    digits, kind = text.lstrip("-").rstrip("U"), text[:2].lower()
+    if kind in ("0f", "0d") and bits == _IMAGES[kind][0]:
+        return int(digits[2:], 16)
+    if kind in ("0f", "0d") or is_decimal(text):
+        value = (
+            struct.unpack(_IMAGES[kind][1], bytes.fromhex(digits[2:])) if kind in _IMAGES else [float(text)]
+        )
+        return int.from_bytes(struct.pack(">d" if bits == 64 else ">f", *value))
+    number = int(digits, 8 if digits.isdigit() and digits[0] == "0" else 0)
+    return -number if text[0] == "-" else number
+
+
+def is_decimal(text: str) -> bool:
+    """Return whether a token is a floating-point number in decimal digits."""
+    return text[:2].lower() not in ("0x", "0b", "0f", "0d") and bool({".", "e", "E"} & {*text})
 
 
 def renamed(item: Any, names: Mapping[str, str]) -> Any:
@@ -193,10 +212,15 @@ class _Parser:
     def next(self) -> str:
         return self.tokens[self.at].text if self.at < len(self.tokens) else ""
 
-    def take(self, expected: str = "") -> str:
+    @property
+    def shown(self) -> str:
+        return repr(self.next) if self.next else "the end of the file"
+
+    def take(self, *expected: str) -> str:
         text = self.next
-        if not text or (expected and text != expected):
-            self.refuse(f"{expected!r} is expected here, not {text or 'the end of the file'!r}")
+        if not text or (expected and text not in expected):
+            what = " or ".join(map(repr, expected)) or "more"
+            self.refuse(f"{what} is expected here, not {self.shown}")
         self.at += 1
         return text
 
@@ -205,7 +229,14 @@ class _Parser:
         self.at += matches
         return matches
 
+    def name(self) -> str:
+        if not re.match(r"[A-Za-z_$%]", self.next):
+            self.refuse(f"a name is expected here, not {self.shown}")
+        return self.take()
+
     def number(self) -> int:
+        if not self.next[:1].isdigit() or is_decimal(self.next):
+            self.refuse(f"an integer is expected here, not {self.shown}")
         return number_of(self.take())
 
     def skip_braces(self) -> None:
@@ -225,14 +256,8 @@ class _Parser:
             while self.next in _LINKING:
                 external |= self.take() == ".extern"
             word = self.next
-            if word in (".version", ".target"):
-                self.take()
-                setattr(parsed, word[1:], self.take())
-                while self.accepts(","):
-                    self.take()
-            elif word == ".address_size":
-                self.take()
-                self.number()
+            if word in (".version", ".target", ".address_size"):
+                self.header(parsed)
             elif word == ".file":
                 self.file()
             elif word == ".section":
@@ -252,12 +277,29 @@ class _Parser:
                 parsed.functions[name] = parsed.functions[self.take()]
                 self.take(";")
             elif word == ".pragma":
-                self.pragma()
+                self.skip_statement()
             elif word in _SPACES:
                 parsed.variables += self.variables(external)
             else:
-                self.refuse(f"{word!r} outside of functions is not supported")
+                self.refuse(
+                    f"{word!r} outside of functions is not supported; .entry, .func and variables are"
+                )
+        if not parsed.version or not parsed.target:
+            self.refuse("PTX starts with .version and .target, such as .version 8.0 and .target sm_90a")
         return parsed
+
+    def header(self, parsed: Text) -> None:
+        """Parse `.version`, `.target` or `.address_size`."""
+        word, text = self.take(), self.next
+        if word == ".address_size" and text != "64":
+            self.refuse(f".address_size {text} is not supported; 64 is")
+        if word == ".version" and not re.fullmatch(r"\d+\.\d+", text):
+            self.refuse(f".version {text} is no version of PTX, such as 8.0")
+        self.take()
+        while self.accepts(","):
+            self.take()
+        if word != ".address_size":
+            setattr(parsed, word[1:], text)
 
     def file(self) -> None:
         for _ in range(3):
@@ -265,7 +307,7 @@ class _Parser:
         while self.accepts(","):
             self.take()
 
-    def pragma(self) -> None:
+    def skip_statement(self) -> None:
         while self.take() != ";":
             pass
 
@@ -297,7 +339,7 @@ class _Parser:
                 count *= int(word[2:])
             else:
                 kind = word[1:]
-        name, array = self.take(), False
+        name, array = self.name(), False
         while self.accepts("["):
             array = True
             count *= 0 if self.next == "]" else self.number()
@@ -308,10 +350,10 @@ class _Parser:
     def function(self) -> Function:
         entry = self.take() == ".entry"
         results = [] if entry else self.parameters()
-        function = Function(self.take(), self.here, results, self.parameters())
+        function = Function(self.name(), self.here, results, self.parameters())
         while self.next not in ("{", ";"):
             if self.next == ".pragma":
-                self.pragma()
+                self.skip_statement()
                 continue
             if self.next not in _DIRECTIVES:
                 self.refuse(f"{self.next!r} is no directive of a kernel: {', '.join(_DIRECTIVES)}")
@@ -371,13 +413,13 @@ class _Parser:
         elif word == ".loc":
             self.location()
         elif word == ".pragma":
-            self.pragma()
+            self.skip_statement()
         elif word in _SPACES:
             variables = self.variables()
             function.variables += variables
             for variable in variables:
                 self.declared(variable.name)
-        elif self.tokens[self.at + 1].text == ":":
+        elif any(token.text == ":" for token in self.tokens[self.at + 1 : self.at + 2]):
             function.body.append(Label(self.next, self.here))
             self.declared(self.take())
             self.take(":")
@@ -387,8 +429,10 @@ class _Parser:
     def registers(self, function: Function) -> None:
         self.take(".reg")
         kind = self.take()[1:]
+        if self.next.startswith("."):
+            self.refuse(f".reg .{kind} {self.next}: registers with several elements are not supported")
         while True:
-            name = self.take()
+            name = self.name()
             if self.accepts("<"):
                 names = [f"{name}{i}" for i in range(self.number())]
                 self.take(">")
@@ -417,11 +461,13 @@ class _Parser:
         if self.accepts("@"):
             negated = self.accepts("!")
             guard = self.take(), negated
-        opcode, operands = self.take(), list[Item]()
-        while not self.accepts(";"):
-            operands.append(self.item())
-            self.accepts(",")
-        return Statement(opcode, tuple(operands), guard, loc)
+        if self.next not in LISTS and not self.next[:1].isalpha():
+            self.refuse(f"an instruction is expected here, not {self.shown}")
+        opcode = self.take()
+        if opcode == ".callprototype":
+            self.skip_statement()
+            return Statement(opcode, (), None, loc)
+        return Statement(opcode, self.items(";"), guard, loc)
 
     def item(self) -> Item:
         """Parse one operand to its tree."""
@@ -434,13 +480,16 @@ class _Parser:
             parsed = ("list", *self.items(")"))
         elif text == "!":
             return ("not", self.item())
-        elif text == "-":
+        elif text == "-" and self.next[:1].isdigit():
             parsed = ("number", f"-{self.take()}")
-        else:
+        elif re.match(r"[\w$%.\"]", text):
             parsed = ("number" if text[0].isdigit() else "name", text)
+        else:
+            self.at -= 1
+            self.refuse(f"an operand is expected here, not {text!r}")
         if self.accepts("+"):
-            sign = "-" if self.accepts("-") else ""
-            parsed = ("sum", parsed, number_of(sign + self.take()))
+            sign = -1 if self.accepts("-") else 1
+            parsed = ("sum", parsed, sign * self.number())
         elif self.next == "-" and parsed[0] == "name":
             self.take()
             parsed = ("sum", parsed, -self.number())
@@ -449,11 +498,36 @@ class _Parser:
         return parsed
 
     def items(self, end: str) -> tuple[Item, ...]:
-        parsed = []
+        """Parse operands up to and with the token `end`."""
+        parsed = list[Item]()
         while not self.accepts(end):
             parsed.append(self.item())
-            self.accepts(",")
+            if self.next != end:
+                self.take(",", end)
         return tuple(parsed)
+
+
+def text_of(item: Item) -> str:
+    """Return the text of an operand."""
+    kind, *parts = item
+    if kind in ("name", "number"):
+        return str(parts[0])
+    texts = [text_of(part) if isinstance(part, tuple) else str(part) for part in parts]
+    start, separator, end = {
+        "group": ("{", ", ", "}"), "address": ("[", ", ", "]"), "sum": ("", "+", ""), "pair": ("", "|", ""),
+        "not": ("!", "", ""), "list": ("(", ", ", ")"),
+    }[kind]  # fmt: skip
+    return start + separator.join(texts) + end
+
+
+@contextmanager
+def operands_checked(s: Statement) -> Iterator[None]:
+    """Raise UnsupportedSyntax if the block takes operands that the statement lacks."""
+    try:
+        yield
+    except (IndexError, ValueError) as error:
+        operands = ", ".join(map(text_of, s.operands)) or "none"
+        raise UnsupportedSyntax(f"{s.opcode} does not take these operands: {operands}", s.loc) from error
 
 
 def operands_of(text: str) -> tuple[Item, ...]:

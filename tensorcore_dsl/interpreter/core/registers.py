@@ -104,7 +104,7 @@ class RegisterFile:
     def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
         """Set a register in the active threads."""
         if value.dtype is not dtype and value.dtype != dtype:
-            raise errors.EmulationError(f"a result has type {value.dtype}, the register {dtype}")
+            raise TypeError(f"a result has type {value.dtype}, the register {dtype}")
         new, chunk = self.values[place] is None, self.chunk
         home = self.home(place)
         if chunk.active is None:
