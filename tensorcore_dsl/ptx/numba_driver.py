@@ -82,33 +82,9 @@ def numba_on_cpu(arch: str = "sm_90a", *, checks: bool = True) -> Iterator[list[
     ...     device = cuda.to_device(x)
     ...     double[4, 32](device)
     """
-    numba_cuda()
-    bridge = numba_cuda("numba.cuda.cudadrv.driver")
-    devices = numba_cuda("numba.cuda.cudadrv.devices")
-    arrays = numba_cuda("numba.cuda.cudadrv.devicearray")
-    dispatcher = numba_cuda("numba.cuda.dispatcher")
-    library = numba_cuda("numba.cuda.codegen").CUDACodeLibrary
-    emulated = _Driver(arch_of(arch), checks, bridge)
-    real = vars(bridge.driver)
-    bridge._logger = bridge.make_logger()  # which Numba makes only where it finds a driver
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.dict(real, emulated.functions()))
-        for owner, name, value in (
-            (bridge, "ExperimentalDevice", emulated.device),
-            (type(bridge.driver), "_cuda_python_wrap_fn", _refuse),
-            (arrays, "_to_strided_memory_view", _view(arrays)),
-            (arrays, "_make_strided_memory_view", emulated.host_view),
-            (library, "get_cufunc", emulated.loaded(library.get_cufunc)),
-            (dispatcher, "launch", emulated.launch),
-            (dispatcher, "compile_cuda", _with_lines(dispatcher.compile_cuda)),
-        ):
-            stack.enter_context(mock.patch.object(owner, name, value))
-        list_of_devices = devices._DeviceList.lst.fget
-        stack.callback(list_of_devices.cache_clear)
-        list_of_devices.cache_clear()
-        yield emulated.reports
-    if real.get("initialization_error"):  # of arrays that live on, without a GPU
-        real.update({name: _nothing for name in DESTRUCTORS})
+    driver = Driver(arch, checks)
+    with driver.installed():
+        yield driver.reports
 
 
 def _refuse(driver: Any, name: str) -> Any:
@@ -151,15 +127,18 @@ def _whole(x: Any) -> int:
     return int(getattr(x, "value", x) or 0)
 
 
-class _Driver:
+class Driver:
     """What numba-cuda asks CUDA's driver and cuda.core for, of one emulated device.
 
     arrays: of its memory, allocation i at the address `base_of(i)`; host: page-locked memory of the host, by
     address; places: addresses on the device of page-locked memory and of variables of modules.
     """
 
-    def __init__(self, arch: Arch, checks: bool, bridge: Any) -> None:
-        self.arch, self.checks, self.bridge, self.binding = arch, checks, bridge, bridge.binding
+    def __init__(self, arch: str, checks: bool) -> None:
+        numba_cuda()
+        self.arch, self.checks = arch_of(arch), checks
+        self.bridge = numba_cuda("numba.cuda.cudadrv.driver")
+        self.binding = self.bridge.binding
         self.reports: list[Report] = []
         self.arrays: list[np.ndarray] = []
         self.host: dict[int, np.ndarray] = {}
@@ -167,6 +146,34 @@ class _Driver:
         self.handles, self.recorded = count(1 << 8), dict[int, float]()
         self.contexts, self.lock = threading.local(), threading.RLock()
         self.caches = WeakKeyDictionary[Any, dict[str, Any]]()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take the place of numba-cuda's own driver."""
+        bridge, devices = self.bridge, numba_cuda("numba.cuda.cudadrv.devices")
+        arrays = numba_cuda("numba.cuda.cudadrv.devicearray")
+        dispatcher = numba_cuda("numba.cuda.dispatcher")
+        library = numba_cuda("numba.cuda.codegen").CUDACodeLibrary
+        real = vars(bridge.driver)
+        bridge._logger = bridge.make_logger()  # which Numba makes only where it finds a driver
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.dict(real, self.functions()))
+            for owner, name, value in (
+                (bridge, "ExperimentalDevice", self.device),
+                (type(bridge.driver), "_cuda_python_wrap_fn", _refuse),
+                (arrays, "_to_strided_memory_view", _view(arrays)),
+                (arrays, "_make_strided_memory_view", self.host_view),
+                (library, "get_cufunc", self.loaded(library.get_cufunc)),
+                (dispatcher, "launch", self.launch),
+                (dispatcher, "compile_cuda", _with_lines(dispatcher.compile_cuda)),
+            ):
+                stack.enter_context(mock.patch.object(owner, name, value))
+            list_of_devices = devices._DeviceList.lst.fget
+            stack.callback(list_of_devices.cache_clear)
+            list_of_devices.cache_clear()
+            yield
+        if real.get("initialization_error"):  # of arrays that live on, without a GPU
+            real.update({name: _nothing for name in DESTRUCTORS})
 
     def functions(self) -> dict[str, Any]:
         """Attributes of Numba's driver: its state, and functions of CUDA."""
