@@ -364,6 +364,7 @@ FUNCTIONS: dict[str, Case] = {
     "SparseMatrix": (lambda **g: kernels.decompress(kernels.SparseMatrix(**g)), sparse_case, ()),
     "pack": (kernels.pack, weights_case, ("zeros",)),
     "PackedWeights": (multiply_packed, packed_case, ()),
+    "HopperMixedConfig": (kernels.HopperMixedConfig, fields_of(kernels.HopperMixedConfig), ()),
     "MixedConfig": (kernels.MixedConfig, fields_of(kernels.MixedConfig), ()),
     "RowReduction": (kernels.RowReduction, lambda draw: {"op": "sum"}, ("transform",)),
     "HopperConfig": (kernels.HopperConfig, fields_of(kernels.HopperConfig), ()),

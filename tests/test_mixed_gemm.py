@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -10,10 +11,10 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels import MixedConfig
+from tensorcore_dsl.kernels import HopperMixedConfig, MixedConfig
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import WeightFormat, mixed_gemm_kernel
-from tensorcore_dsl.kernels.host.mixed_gemm import _bytes as shared_bytes
+from tensorcore_dsl.kernels.hopper.mixed_gemm import hopper_mixed_gemm
 from tensorcore_dsl.kernels.host.mixed_gemm import choose_mixed
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -37,7 +38,7 @@ def activations(M: int, K: int, dtype: Any) -> np.ndarray:
     return np.random.default_rng(M).integers(-4, 5, (M, K)).astype(dtype)
 
 
-def expected(x: Any, q: Any, scales: Any, zeros: Any, config: MixedConfig) -> np.ndarray:
+def expected(x: Any, q: Any, scales: Any, zeros: Any, config: Any) -> np.ndarray:
     """f32 sums in the documented order. The sum of a group is exact, and x86's long doubles hold a
     product and an accumulator, so that each fma rounds once."""
     group = len(q) // len(scales)
@@ -45,13 +46,14 @@ def expected(x: Any, q: Any, scales: Any, zeros: Any, config: MixedConfig) -> np
     if zeros is not None:
         w = w - np.repeat(zeros.astype(np.float64), group, axis=0)
     chunks, period = len(q) // CHUNK, min(group, CHUNK)
+    warps_k = config.warps_k if isinstance(config, MixedConfig) else 1
     edges = [part * chunks // config.split_k for part in range(config.split_k + 1)]
     parts = []
     for first, end in zip(edges[:-1], edges[1:], strict=True):
         of_warps = []
-        for warp in range(config.warps_k):
+        for warp in range(warps_k):
             acc = np.zeros((len(x), q.shape[1]), np.float32)
-            for chunk in range(first + warp, end, config.warps_k):
+            for chunk in range(first + warp, end, warps_k):
                 for k in range(chunk * CHUNK, (chunk + 1) * CHUNK, period):
                     total = x[:, k : k + period].astype(np.float64) @ w[k : k + period]
                     scale = scales[k // group].astype(np.longdouble)
@@ -74,12 +76,20 @@ def expected(x: Any, q: Any, scales: Any, zeros: Any, config: MixedConfig) -> np
         ((8, 32, 1024), tc.e4m3, 128, False, MixedConfig(split_k=2)),
         ((70, 96, 256), tc.e4m3, 32, False, None),
         ((12, 64, 512), tc.u4, 128, True, MixedConfig(16, 2, 1, 4)),
+        ((5, 48, 256), tc.s4, 128, False, HopperMixedConfig(8, 2, 1, 2)),
+        ((17, 320, 384), tc.u4, 64, True, HopperMixedConfig(16, 2, 2, 3)),
+        ((70, 272, 512), tc.s4, 32, False, HopperMixedConfig(64, 2, 2, 2, split_k=2)),
+        ((33, 144, 640), tc.s8, 640, False, HopperMixedConfig(64, 1, 2, 3, split_k=3)),
+        ((130, 96, 256), tc.e4m3, 128, False, HopperMixedConfig(128, 2, 1, 2)),
+        ((9, 64, 384), tc.u4, 384, True, HopperMixedConfig(16, 1, 1, 2)),
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("x_type", [F16, BF16], ids=str)
 def test_bits_follow_the_documented_order(shape, dtype, group, has_zeros, config, arch, x_type):
     M, N, K = shape
+    if isinstance(config, HopperMixedConfig) and arch != "sm_90a":
+        pytest.skip("wgmma needs sm_90a")
     x = activations(M, K, x_type)
     q, scales, zeros = weights(dtype, K, N, group, x_type, has_zeros)
     with tc.target("cpu", arch):
@@ -195,6 +205,8 @@ def test_pack_refuses(change, message):
         ({"bits": "batch_invariant"}, r"have no bits='batch_invariant'"),
         ({"config": kernels.HopperConfig()}, r"packed weights take a kernels.MixedConfig"),
         ({"config": MixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
+        ({"config": HopperMixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
+        ({"a": np.ones((2, 129), F16)[:, 1:], "config": HopperMixedConfig()}, r"multiples of 16 bytes"),
         ({"out": np.zeros((2, 31), F16)}, r"out has shape"),
         ({"out_dtype": tc.bf16}, r"a product of f16 gives f16 or f32"),
     ],
@@ -213,32 +225,40 @@ def test_gemm_refuses_packed_weights_as_a_and_older_targets():
         kernels.gemm(packed, np.ones((128, 2), F16))
     with tc.target("cpu", "sm_75"), pytest.raises(tc.ArgumentError, match="sm_80 or later, not on sm_75"):
         kernels.gemm(np.ones((2, 128), F16), packed)
+    with tc.target("cpu", "sm_80"), pytest.raises(tc.ArgumentError, match="needs sm_90a"):
+        kernels.gemm(np.ones((2, 128), F16), packed, config=HopperMixedConfig())
 
 
 @pytest.mark.parametrize(
-    "fields, message",
+    "config, fields, message",
     [
-        ({"tokens": 12}, "a multiple of 8"),
-        ({"tokens": 8, "warps_n": 8, "warps_k": 1}, "2 warps_n"),
-        ({"stages": 1}, "stages is 2 or more"),
-        ({"warps_k": 64}, "at most 32 warps"),
-        ({"tokens": 8.0}, "a whole number"),
+        (MixedConfig, {"tokens": 12}, "a multiple of 8"),
+        (MixedConfig, {"tokens": 8, "warps_n": 8, "warps_k": 1}, "2 warps_n"),
+        (MixedConfig, {"stages": 1}, "stages is 2 or more"),
+        (MixedConfig, {"warps_k": 64}, "at most 32 warps"),
+        (MixedConfig, {"tokens": 8.0}, "a whole number"),
+        (HopperMixedConfig, {"tokens": 12}, "a multiple of 8"),
+        (HopperMixedConfig, {"tokens": 96, "blocks": 2}, r"tokens \* blocks at most 128"),
+        (HopperMixedConfig, {"consumers": 3}, "consumers and blocks are 1 or 2"),
+        (HopperMixedConfig, {"stages": 1}, "stages 2 or more"),
     ],
 )
-def test_configurations_that_are_refused(fields, message):
+def test_configurations_that_are_refused(config, fields, message):
     with pytest.raises(tc.ArgumentError, match=message):
-        MixedConfig(**fields)
+        config(**fields)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
-def test_chosen_tiles_fill_the_gpu_and_fit_shared_memory(arch):
+def test_chosen_kernels_fill_the_gpu(arch, aligned):
     with tc.target("cpu", arch):
-        for dtype in SOURCES:
-            for M in (1, 9, 32, 64, 300):
-                for N, K in ((16, 128), (4096, 4096), (28672, 8192), (5120, 384)):
-                    config = choose_mixed(M, N, K, WeightFormat(dtype, 32))
-                    assert shared_bytes(config, WeightFormat(dtype, 32)) <= tc.ARCHS[arch].shared_kib * 1024
-                    assert config.warps_k * config.split_k <= K // CHUNK
+        for dtype, M in product(SOURCES, (1, 9, 32, 64, 300)):
+            for N, K in ((16, 128), (4096, 4096), (28672, 8192), (5120, 384)):
+                config = choose_mixed(M, N, K, WeightFormat(dtype, 32), aligned)
+                few = M < 9 and N * K <= 4096**2
+                by_wgmma = arch == "sm_90a" and aligned and not few
+                assert isinstance(config, HopperMixedConfig if by_wgmma else MixedConfig)
+                assert config.split_k * getattr(config, "warps_k", 1) <= K // CHUNK
         narrow = choose_mixed(1, 4096, 4096, WeightFormat(tc.s4, 128))
         assert (narrow.columns, narrow.split_k) == (32, 1)
         assert choose_mixed(64, 4096, 4096, WeightFormat(tc.s4, 128)).split_k == 4
@@ -246,19 +266,27 @@ def test_chosen_tiles_fill_the_gpu_and_fit_shared_memory(arch):
 
 @pytest.mark.thorough
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("M, N", [(1, 4096), (16, 8192), (32, 8192), (64, 16384)])
-@pytest.mark.parametrize("dtype, group, has_zeros", [(tc.u4, 32, True), (tc.s8, 0, False)])
-def test_assembles_without_spills(M, N, arch, dtype, group, has_zeros):
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
+@pytest.mark.parametrize("N", [4096, 28672])
+@pytest.mark.parametrize(
+    "dtype, group, has_zeros",
+    [(tc.u4, 32, True), (tc.s4, 128, False), (tc.s8, 0, False), (tc.e4m3, 64, False)],
+)
+def test_chosen_kernels_fit_and_spill_no_registers(N, arch, dtype, group, has_zeros):
+    """With scales of f32, the largest. The arrays take address space alone."""
     pytest.importorskip("cuda.core", reason="needs the assembler")
-    K = 4096
-    format = WeightFormat(dtype, group, has_zeros)
-    with tc.target("cpu", arch):
-        config = choose_mixed(M, N, K, format)
-    words = np.zeros((N // 16, K * 16 * dtype.bits // 32), np.int32)
-    x, d = np.zeros((M, K), BF16), np.zeros((M, N), BF16)
-    scales = np.zeros((K // group if group else 1, N), BF16)
-    arrays = x, words, scales, np.zeros(scales.shape, np.uint8), d, d, 1.0, 0.0
-    options: Any = {"format": format, "config": config, "traits": AmpereTraits()}
-    used = mixed_gemm_kernel.resources(*arrays, **options, arch=arch)
-    assert config.split_k == 1 and not used.spills and not used.warnings, used
+    K, format, chosen = 4096, WeightFormat(dtype, group, has_zeros), {}
+    for M in (1, 16, 64, 128, 256):
+        with tc.target("cpu", arch):
+            chosen[choose_mixed(M, N, K, format)] = M
+    words = np.empty((N // 16, K * 16 * dtype.bits // 32), np.int32)
+    scales = np.empty((K // group if group else 1, N), np.float32)
+    zeros = np.empty(scales.shape, np.uint8)
+    for config, M in chosen.items():
+        x, d = np.empty((M, K), BF16), np.empty((M, N), BF16)
+        if config.split_k > 1:
+            d = np.empty((config.split_k, M, N), np.float32)
+        kernel = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
+        options: Any = {"format": format, "config": config, "traits": AmpereTraits(vec_a=16)}
+        used = kernel.resources(x, words, scales, zeros, d, d, 1.0, 0.0, **options, arch=arch)
+        assert not used.spills and not used.warnings, (config, used)

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.gpu import Launch, TimedLaunch
 from benchmarks.harness import Report
 from benchmarks.products.gemm import torch_with_gpu
-from benchmarks.programs.attention import drawn_sets, other
+from benchmarks.programs.attention import Problem, drawn_sets, other
 from benchmarks.programs.examples import difference
 from benchmarks.programs.tutorial import METHOD as TIMING
 from benchmarks.programs.tutorial import QUICK_ROUNDS, ROUNDS, time_settled
@@ -56,8 +56,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """One result for each kernel, the reference last."""
     batch, heads, length, dim = problem
-    data = drawn_sets(torch, batch, heads, heads, length, dim, dim)
-    work = 4.0 * batch * heads * length**2 * dim * (0.5 if causal else 1)
+    sizes = Problem(batch, heads, heads, length, length, dim, dim, causal)
+    data, work = drawn_sets(torch, sizes), sizes.operations(2 * dim)
     exact = other(torch, "CUDNN_ATTENTION", data[0], causal)
     results, launches = [], []
     for name, launch in compared(torch, data, causal):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, WeightFormat, mixed_gemm_kernel
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
+from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig, hopper_mixed_gemm
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import broadcast_to
+from tensorcore_dsl.kernels.host.families import gives_registers, has_wgmma
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -37,6 +41,16 @@ SHAPES = {
 }
 ENOUGH = SMS * 9 // 10  # CTAs: with as many, a narrower tile brings nothing
 MAX_STAGES, MAX_SPLIT = 4, 8
+# Tiles of the wgmma kernel: tokens, and (consumers, blocks). Its stages and its time in microseconds,
+# fitted to 919 launches on an H200: each part of split-K beyond the first, a megabyte of partial
+# sums, and in a chunk of K of a CTA 64 tokens, 64 columns, both, and 64 columns of 4 bits more.
+TOKENS = (8, 16, 32, 48, 64, 96, 128)
+CONSUMERS = ((2, 2), (2, 1), (1, 1))
+WGMMA_STAGES = 6
+PART, MEGABYTE, OF_TOKENS, OF_COLUMNS, OF_BOTH, OF_BITS = 0.245, 0.31, 0.177, 0.123, 0.036, 0.056
+# Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
+FEW_ROWS, FEW_WEIGHTS = 8, 2**24
+VECTOR_BYTES = 16  # of TMA: rows of A start at multiples of it
 RESERVED = 1024  # bytes of shared memory of each CTA, for the driver
 
 
@@ -67,7 +81,7 @@ def _prepare(
     beta: float,
     out_dtype: Any,
     epilogue: Callable[..., Any] | None,
-    config: MixedConfig | None,
+    config: MixedConfig | HopperMixedConfig | None,
     stream: Any,
 ) -> PreparedCall:
     check_stream(stream)
@@ -86,9 +100,11 @@ def _prepare(
     arch = target_arch()
     if arch.number < 80:
         raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
-    config = choose_mixed(M, N, K, b.format) if config is None else _checked(config, K)
+    vec_a = in_a.type.align if in_a.type.unit[1] else 2
+    aligned = vec_a == VECTOR_BYTES
+    config = choose_mixed(M, N, K, b.format, aligned) if config is None else _checked(config, K, aligned)
     traits = AmpereTraits(
-        vec_a=in_a.type.align if in_a.type.unit[1] else 2,
+        vec_a=vec_a,
         vec_d=in_d.type.align if in_d.type.unit[1] else 1,
         scaled=scalars[0] != 1,
         has_c=c is not None and scalars[1] != 0,
@@ -104,7 +120,7 @@ def _bind(
     arguments: tuple[Any, ...],
     shape: tuple[int, int],
     format: WeightFormat,
-    config: MixedConfig,
+    config: MixedConfig | HopperMixedConfig,
     traits: AmpereTraits,
     stream: Any,
 ) -> Callable[..., None]:
@@ -115,7 +131,8 @@ def _bind(
     def bind_product(arguments: tuple[Any, ...], traits: AmpereTraits = traits) -> Callable[..., None]:
         a, weights, *others = arguments
         options: dict[str, Any] = {"format": format, "config": config, "traits": traits}
-        kernel, options = kernel_of_epilogue(mixed_gemm_kernel, options, traits.epilogue, first=8)
+        product = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
+        kernel, options = kernel_of_epilogue(product, options, traits.epilogue, first=8)
         pdl = target_arch().number >= 90
         flat = (a, *weights, *others)
         launch = bind(kernel, grid, config.threads, options, flat, stream=stream, pdl=pdl)
@@ -127,16 +144,69 @@ def _bind(
     return bind_split_k(of_parts, arguments, config.split_k, tc.f32, traits, stream)
 
 
-def _checked(config: Any, K: int) -> MixedConfig:
-    """Refuse another configuration, and one with more parts of K than chunks."""
-    if not isinstance(config, MixedConfig):
-        raise tc.ArgumentError(f"config is {config}; packed weights take a kernels.MixedConfig")
+def _checked(config: Any, K: int, aligned: bool) -> MixedConfig | HopperMixedConfig:
+    """Refuse another configuration, one with more parts of K than chunks, and one that cannot run here."""
+    if not isinstance(config, MixedConfig | HopperMixedConfig):
+        raise tc.ArgumentError(
+            f"config is {config}; packed weights take a kernels.MixedConfig or kernels.HopperMixedConfig"
+        )
+    if isinstance(config, HopperMixedConfig) and not (aligned and has_wgmma()):
+        raise tc.ArgumentError(
+            f"{config} needs sm_90a, and rows of A that are contiguous and start at multiples of 16 bytes"
+        )
     if config.split_k > K // CHUNK:
         raise tc.ArgumentError(f"K is {K}: not every part of K has {CHUNK} elements: {config}")
     return config
 
 
-def choose_mixed(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
+def choose_mixed(
+    M: int, N: int, K: int, format: WeightFormat, aligned: bool = True
+) -> MixedConfig | HopperMixedConfig:
+    """Choose the kernel and its tile. aligned: TMA can load A."""
+    few = M <= FEW_ROWS and N * K <= FEW_WEIGHTS
+    if aligned and not few and has_wgmma() and gives_registers():
+        return _choose_wgmma(M, N, K, format)
+    return _choose_mma_sync(M, N, K, format)
+
+
+def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> HopperMixedConfig:
+    """Choose the tile with the least estimated time, and as many stages as fit."""
+    chunks, tried = K // CHUNK, []
+    most_tokens = TOKENS[-1] if format.period > 32 else TOKENS[-2]  # with more, ptxas 13.0 spills
+    smallest = next((tokens for tokens in TOKENS if tokens >= M), most_tokens)
+    for tokens, (consumers, blocks) in product(TOKENS, CONSUMERS):
+        if tokens * blocks <= most_tokens and (tokens == smallest or 32 <= tokens < smallest):
+            tile = HopperMixedConfig(tokens, consumers, blocks, stages=2)
+            tiles = -(-N // tile.columns) * -(-M // tokens)
+            most = min(MAX_SPLIT, chunks // 2)
+            for split in {1, *(max(1, min(waves * SMS // tiles, most)) for waves in (1, 2))}:
+                config = replace(tile, split_k=split)
+                tried.append((_microseconds(config, M, N, chunks, tiles * split, format), config))
+    _, config = min(tried, key=lambda pair: pair[0])
+    stage, rest = _wgmma_bytes(config, format)
+    return replace(config, stages=min(WGMMA_STAGES, (SMEM_BYTES - SMEM_RESERVED - rest) // stage))
+
+
+def _microseconds(
+    config: HopperMixedConfig, M: int, N: int, chunks: int, ctas: int, format: WeightFormat
+) -> float:
+    """Time of the wgmma kernel and of the sum of its parts, without what all configurations share."""
+    tokens, columns, parts = config.tokens / 64, config.columns / 64, config.split_k
+    chunk = tokens * OF_TOKENS + columns * (
+        OF_COLUMNS + tokens * OF_BOTH + (format.dtype.bits // 4 - 1) * OF_BITS
+    )
+    partial_sums = parts * M * N * 4 / 1e6 if parts > 1 else 0
+    return -(-ctas // SMS) * chunks / parts * chunk + (parts - 1) * PART + partial_sums * MEGABYTE
+
+
+def _wgmma_bytes(config: HopperMixedConfig, format: WeightFormat) -> tuple[int, int]:
+    """Shared memory of a stage of the wgmma kernel, for scales of f32, and of its sums."""
+    stage = 2 * config.tokens * CHUNK + config.columns * CHUNK * format.dtype.bits // 8
+    stage += config.columns * format.group_rows(1) * 5
+    return stage, 4 * config.tokens * (config.columns + 4)
+
+
+def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
     """Choose the tile: the widest of which there are ENOUGH, else the one with the most CTAs."""
     tokens = next((rows for rows in SHAPES if rows >= M), max(SHAPES))
     chunks = K // CHUNK

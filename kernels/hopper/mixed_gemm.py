@@ -1,0 +1,303 @@
+"""D = alpha X B + beta C for weights B of 4 or 8 bits and 16-bit X, with wgmma, for sm_90a.
+
+As in ampere/mixed_gemm.py, dᵀ = bᵀ xᵀ: weights become 16-bit A operands in registers, and X is the B
+operand, here in shared memory.
+
+    the producer     one thread lets TMA fill a stage: 128 elements along K of the words, of X and of
+                     the scales
+    the consumers    each warpgroup has `blocks` blocks of 64 columns of B. Packed words are A
+                     fragments of wgmma, too: a warp has 16 columns of a block. Two consumers take
+                     turns at the tensor cores: one multiplies while the other makes fragments and
+                     scales its last sums
+
+The tensor cores add the products of 128 elements along K, or of a group if it is smaller. An f32 fma
+multiplies that sum by the scale and adds it to the accumulator, from the first one along K to the
+last. The parts of split-K are added from part 0 on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+from tensorcore_dsl.kernels.ampere.mixed_gemm import (
+    CHUNK,
+    MASKS,
+    VECTOR_WORDS,
+    WIDTH,
+    Dequantiser,
+    WeightFormat,
+    store_sums,
+)
+from tensorcore_dsl.kernels.config_fields import check_fields
+from tensorcore_dsl.kernels.hopper.attention import advance, start
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+
+SLAB = 64  # elements of X in a row of 128 bytes
+BOX_WORDS = 256  # words of a row of a box, as many as TMA allows
+BULK_ALIGN = 128  # bytes
+STORE_BARRIER = 1  # of the consumers
+ORDER_BARRIER = 2  # ORDER_BARRIER + c: it is consumer c's turn at the tensor cores
+REGISTERS = (24, 240)  # of a thread of the producer and of each of two consumers
+MAX_TOKENS = 128  # of all blocks of a consumer: sums and accumulators take half as many registers each
+
+
+@dataclass(frozen=True)
+class HopperMixedConfig:
+    """Tile sizes and pipeline depth of products with packed weights by wgmma.
+
+    Attributes
+    ----------
+    tokens : int
+        Rows of A of a CTA's tile, a multiple of 8.
+    consumers : int
+        Warpgroups that multiply, 1 or 2.
+    blocks : int
+        Blocks of 64 columns of B of a consumer, 1 or 2. tokens * blocks is at most 128.
+    stages : int
+        Stages of shared memory of 128 elements along K, 2 or more.
+    split_k : int
+        CTAs that share a tile, each with a part of K. A second kernel adds up their partial sums.
+
+    Examples
+    --------
+    >>> kernels.HopperMixedConfig(tokens=64, consumers=2, blocks=2).columns
+    256
+    """
+
+    tokens: int = 16
+    consumers: int = 2
+    blocks: int = 1
+    stages: int = 4
+    split_k: int = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.consumers not in (1, 2) or self.blocks not in (1, 2) or self.stages < 2 or self.split_k < 1:
+            raise tc.ArgumentError(
+                f"consumers and blocks are 1 or 2, stages 2 or more, split_k 1 or more: {self}"
+            )
+        if self.tokens < 8 or self.tokens % 8 or self.tokens * self.blocks > MAX_TOKENS:
+            raise tc.ArgumentError(
+                f"tokens is a multiple of 8, and tokens * blocks at most {MAX_TOKENS}: {self}"
+            )
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def columns(self) -> int:
+        """Columns of D of a CTA's tile."""
+        return 64 * self.blocks * self.consumers
+
+
+@tc.kernel
+def hopper_mixed_gemm(
+    x: tc.Array,
+    words: tc.Array,
+    scales: tc.Array,
+    zeros: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    format: tc.Const = WeightFormat(tc.s4),
+    config: tc.Const = HopperMixedConfig(),
+    traits: tc.Const = AmpereTraits(),
+):
+    """Operands as for ampere/mixed_gemm.py.
+
+    Grid: (tiles of `columns` along N, tiles of `tokens` along M, split_k).
+    """
+    tc.launch_bounds(config.threads, 1)
+    mma = getattr(tc.wgmma, f"m64n{config.tokens}k16")(x.dtype, x.dtype, tc.f32, source="registers")
+    chunks, part = x.shape[1] // CHUNK, tc.s32(tc.blockIdx.z)
+    first, end = (i * chunks // config.split_k for i in (part, part + 1))
+    m0, n0 = tc.s32(tc.blockIdx.y) * config.tokens, tc.s32(tc.blockIdx.x) * config.columns
+    stages = make_stages(x, words, scales, zeros, format, config)
+    masks = [tc.select(chunks > 0, tc.u32(bits), tc.u32(0)) for bits in MASKS[format.dtype]]
+    weights = Dequantiser(mma.a, format, masks)
+    # Programmatic dependent launch: the set-up may overlap the end of the previous kernel.
+    tc.griddep_launch_dependents()
+    tc.griddep_wait()
+
+    def producer():
+        if tc.threadIdx.x == 0:
+            produce(stages, m0, n0, first, end, format, config)
+
+    def consumers(consumer):
+        acc = multiply(stages, mma, consumer, first, end, weights, config)
+        store_tile(
+            acc, consumer, c, d[part] if config.split_k > 1 else d, m0, n0, alpha, beta, config, traits
+        )
+
+    registers = REGISTERS if config.consumers == 2 else None
+    tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
+
+
+@dataclass
+class Stages:
+    """Stages in shared memory, their tensor maps, and two mbarriers a stage.
+
+    x: (stages, slabs, tokens, 64), swizzled. words: (stages, boxes, rows of 16 columns, 256).
+    scales, zeros: (stages, groups, columns).
+    """
+
+    x: Any
+    words: Any
+    scales: Any
+    zeros: Any
+    x_map: Any
+    words_map: Any
+    scales_map: Any
+    zeros_map: Any
+    full: Any
+    empty: Any
+
+
+def make_stages(x, words, scales, zeros, format: WeightFormat, config: HopperMixedConfig) -> Stages:
+    """Allocate the stages and initialise the barriers. Every thread calls it."""
+    groups, rows = format.group_rows(1), config.columns // 16
+    boxes, slabs = format.chunk_words // BOX_WORDS, CHUNK // SLAB
+    of_groups = groups, config.columns
+    full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
+    stages = Stages(
+        tc.shared((config.stages, slabs, config.tokens, SLAB), x.dtype, swizzle=128),
+        tc.shared((config.stages, boxes, rows, BOX_WORDS), tc.s32, align=BULK_ALIGN),
+        group_tiles(of_groups, scales.dtype, config),
+        group_tiles(of_groups, zeros.dtype, config) if format.has_zeros else None,
+        tc.tensor_map(x, (config.tokens, SLAB), swizzle=128),
+        tc.tensor_map(words, (rows, BOX_WORDS)),
+        tc.tensor_map(scales, of_groups),
+        tc.tensor_map(zeros, of_groups) if format.has_zeros else None,
+        full,
+        empty,
+    )
+    if tc.threadIdx.x == 0:
+        for stage in tc.static_range(config.stages):
+            full[stage].init(1)  # the producer's arrival, with the bytes that it expects
+            empty[stage].init(4 * config.consumers)  # every warp reads words and scales
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    return stages
+
+
+def group_tiles(shape: tuple[int, int], dtype, config: HopperMixedConfig):
+    """Tiles of scales or zero points. A bulk copy writes to multiples of 128 bytes."""
+    groups, columns = shape
+    unit = BULK_ALIGN // dtype.itemsize
+    stage = -(-groups * columns // unit) * unit
+    return tc.shared((config.stages, *shape), dtype, strides=(stage, columns, 1), align=BULK_ALIGN)
+
+
+def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: HopperMixedConfig):
+    """Load the chunks of K from `first` on. One thread runs this.
+
+    A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
+    """
+    boxes, slabs = stages.words.shape[1], stages.x.shape[1]
+    of_stage = boxes * stages.words_map.bytes + slabs * stages.x_map.bytes + stages.scales_map.bytes
+    if format.has_zeros:
+        of_stage = of_stage + stages.zeros_map.bytes
+    state = start(1)
+    for chunk in tc.range(first, end):
+        stage, phase = state
+        full = stages.full[stage]
+        stages.empty[stage].wait(phase)
+        full.arrive_expect_tx(of_stage)
+        for box in tc.static_range(boxes):
+            place = n0 // 16, chunk * format.chunk_words + box * BOX_WORDS
+            tc.tma_load(stages.words[stage, box], stages.words_map, place, full)
+        for slab in tc.static_range(slabs):
+            tc.tma_load(stages.x[stage, slab], stages.x_map, (m0, chunk * CHUNK + slab * SLAB), full)
+        place = format.first_group(chunk), n0
+        tc.tma_load(stages.scales[stage], stages.scales_map, place, full)
+        if format.has_zeros:
+            tc.tma_load(stages.zeros[stage], stages.zeros_map, place, full)
+        state = advance(state, config.stages)
+
+
+def multiply(stages: Stages, mma, consumer, first, end, weights: Dequantiser, config: HopperMixedConfig):
+    """The sums of the consumer's columns over its part of K: a fragment for each block."""
+    acc = [mma.d.zeros() for _ in range(config.blocks)]
+    state = start(0)
+    if config.consumers == 2 and consumer == 1:
+        tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
+    for _ in tc.range(first, end):
+        stage, phase = state
+        stages.full[stage].wait(phase)
+        acc = multiply_chunk(acc, stages, mma, consumer, stage, weights, config)
+        # wgmma has read X, and every lane the words and the scales.
+        tc.syncwarp()
+        stages.empty[stage].arrive(pred=tc.lane_id() == 0)
+        state = advance(state, config.stages)
+    if config.consumers == 2 and consumer == 0:
+        tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
+    return acc
+
+
+def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantiser, config):
+    """acc + the products of a stage."""
+    format, warp = weights.format, tc.warp_id() % 4
+    depth = min(format.period, SLAB)
+    blocks = [consumer * config.blocks + i for i in range(config.blocks)]
+    words = [load_words(stages.words[stage], 4 * block + warp, format) for block in blocks]
+    for g in tc.static_range(CHUNK // format.period):
+        parts = range(g * format.period, (g + 1) * format.period, depth)
+        fragments = []
+        for i, block in enumerate(blocks):
+            zeros = None
+            if format.dtype in (tc.s4, tc.u4):
+                of_stage = stages.zeros[stage] if format.has_zeros else None
+                zeros = weights.zero_points(of_stage, g, 64 * block + 16 * warp)
+            fragments.append(
+                [[weights.fragment(words[i], k + j, zeros) for j in range(0, depth, 16)] for k in parts]
+            )
+        if config.consumers == 2:
+            tc.barrier(ORDER_BARRIER + consumer, 2 * WARPGROUP)
+        sums = [mma.d.zeros() for _ in blocks]
+        tc.wgmma_fence()
+        for i in range(config.blocks):
+            for k, of_part in zip(parts, fragments[i], strict=True):
+                of_x = stages.x[stage, k // SLAB, :, k % SLAB : k % SLAB + depth]
+                sums[i] = tc.wgmma_async(mma, sums[i], of_part, of_x, accumulate=k > parts[0])
+            tc.wgmma_commit()
+        if config.consumers == 2:
+            tc.barrier_arrive(ORDER_BARRIER + 1 - consumer, 2 * WARPGROUP)
+        for i, block in enumerate(blocks):
+            scale = tc.load_rows(stages.scales[stage, g, :], mma.d, origin=64 * block).to(tc.f32)
+            tc.wgmma_wait(config.blocks - 1 - i)
+            acc[i] = tc.fma(sums[i], scale, acc[i])
+    return acc
+
+
+def load_words(words, row, format: WeightFormat):
+    """A lane's words of 16 columns of a stage."""
+    per_box = BOX_WORDS // VECTOR_WORDS
+    return [
+        word.bits(tc.u32)
+        for v in range(format.vectors)
+        for word in words.at(v // per_box, row, v % per_box * VECTOR_WORDS + tc.lane_id() * 4)
+        .load(4)
+        .elements()
+    ]
+
+
+def store_tile(acc, consumer, c, d, m0, n0, alpha, beta, config: HopperMixedConfig, traits: AmpereTraits):
+    """Finish the sums and store them, through shared memory: neighbours of a row of D in one thread."""
+    # Rows of 4 numbers more: the lanes of a fragment's store lie in different banks.
+    shape, row = (config.tokens, config.columns), config.columns + 4
+    sums = tc.shared(shape, tc.f32, strides=(row, 1))
+    for i, fragment in enumerate(acc):
+        tc.store_elements(sums.T, fragment, origin=(64 * (consumer * config.blocks + i), 0))
+    threads, groups = WARPGROUP * config.consumers, config.columns // WIDTH
+    tc.barrier(STORE_BARRIER, threads)  # each thread stores sums of others
+    for place in tc.range(tc.threadIdx.x - WARPGROUP, config.tokens * groups, threads):
+        token, first = place // groups, place % groups * WIDTH
+        if (m0 + token < d.shape[0]) & (n0 + first < d.shape[1]):
+            values = sums.at(token, first).load(WIDTH).elements()
+            store_sums(values, m0 + token, n0 + first, c, d, alpha, beta, traits)
