@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import os
 import re
@@ -30,6 +31,9 @@ DEATHS = pytest.StashKey[list[str]]()
 STACK_LINES = 20  # that the summary shows of a crashed worker
 CRASH_LOG = Path("build", "crashes.txt")  # `make test-all` prints it at the very end
 
+# Tests keep the kernels that they compile: millions of objects. With the thresholds of Python, the
+# collector takes a quarter of the time to walk along them.
+gc.set_threshold(10_000, 10, 50)
 # Tests compare what processes print: the notice of compilations would depend on what is cached.
 os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
 # Tests are about the emulator, on a machine with a GPU too, except those marked `gpu`. Modules are
