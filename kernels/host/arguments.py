@@ -44,6 +44,11 @@ def described(**arrays: Any) -> dict[str, Description]:
     return descriptions
 
 
+def vector_bytes(x: Description, otherwise: int = 1) -> int:
+    """Bytes of the widest vectors of a row-major array; `otherwise` of other arrays."""
+    return x.type.align if x.type.unit[-1] else otherwise
+
+
 def describe_array(x: Any, name: str) -> Description:
     """Describe an array; refuse numbers, None, lists and other objects."""
     if is_array(x):

@@ -23,13 +23,13 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, element_type, present
-from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream, zero_terms
+from tensorcore_dsl.kernels.host.arrays import astype, on_stream, zero_terms
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
     PreparedCall,
+    bind_with_c,
     cached_call,
-    launch_with_c,
     without_terms,
 )
 from tensorcore_dsl.kernels.host.mixed_gemm import mixed_gemm
@@ -142,14 +142,6 @@ def gemm(  # noqa: PLR0913
     if beta is None:
         beta = 0 if c is None else 1
     extra = NO_ARGS if epilogue_args is None else EpilogueArgs.of(epilogue_args)
-    if isinstance(a, SparseMatrix):
-        operands.check_bits(bits)  # sparse products have one order of summation
-        _check_for_sparse(accumulate, family, row_reductions, row_out)
-        sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
-        return sparse_gemm(a, b, c, out, extra, *sparse)
-    if isinstance(b, PackedWeights):
-        _check_for_packed(accumulate, family, row_reductions, row_out, precision, bits)
-        return mixed_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, config, stream)
     options: Any = (
         alpha,
         beta,
@@ -163,14 +155,15 @@ def gemm(  # noqa: PLR0913
         config,
         stream,
     )
-    all_arrays = (a, b, c, out, row_out)
+    if isinstance(a, SparseMatrix) or isinstance(b, PackedWeights):
+        return _gemm_of_format(a, b, c, out, row_out, extra, *options)
     results = () if out is None else (out,)
     if row_out is not None:
         results = (*results, row_out)
     arrays = (a, b, *extra.arrays) if c is None else (a, b, c, *extra.arrays)
     numbers = str(alpha), str(beta)  # True, 1j ** 4 and -0.0 equal other numbers
     key = (c is None, row_out is None, *numbers, *extra.key, *options)
-    call = cached_call(results, arrays, key, lambda: _prepare(*all_arrays, extra, *options))
+    call = cached_call(results, arrays, key, lambda: _prepare(a, b, c, out, row_out, extra, *options))
     out = call.result(a, out)
     if call.allocate_rows is None:
         call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values)
@@ -179,6 +172,35 @@ def gemm(  # noqa: PLR0913
         row_out = call.allocate_rows(a)
     call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values, row_out)
     return out, row_out
+
+
+def _gemm_of_format(  # noqa: PLR0913
+    a: Any,
+    b: Any,
+    c: Any,
+    out: Any,
+    row_out: Any,
+    extra: EpilogueArgs,
+    alpha: float,
+    beta: float,
+    out_dtype: Any,
+    accumulate: Any,
+    epilogue: Any,
+    row_reductions: Any,
+    precision: str | None,
+    bits: str,
+    family: str | None,
+    config: Any,
+    stream: Any,
+) -> Any:
+    """Multiply a sparse A, or packed weights as B."""
+    operands.check_bits(bits)
+    if isinstance(a, SparseMatrix):  # sparse products have one order of summation
+        _check_for_sparse(accumulate, family, row_reductions, row_out)
+        sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
+        return sparse_gemm(a, b, c, out, extra, *sparse)
+    _check_for_packed(accumulate, family, row_reductions, row_out, precision, bits)
+    return mixed_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, config, stream)
 
 
 def _prepare(  # noqa: PLR0913
@@ -219,9 +241,10 @@ def _prepare(  # noqa: PLR0913
     if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
         scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
     chosen: Any = (*scalars, accumulate, epilogue, tuple(row_reductions), precision, bits)
-    whole_c = in_c and operands.broadcast(in_c, shape)
-    described_problem = GemmProblem(in_a, in_b, whole_c, in_d, *chosen)
-    if described_problem.K == 0 and 0 not in shape and (epilogue is not None or rows):
+    broadcast_c = in_c and operands.broadcast(in_c, shape)
+    described_problem = GemmProblem(in_a, in_b, broadcast_c, in_d, *chosen)
+    K = described_problem.K
+    if K == 0 and 0 not in shape and (epilogue is not None or rows):
         others = c, out, row_out, extra, 0, beta, out_dtype, accumulate, epilogue, row_reductions
         more = precision, bits, family, config, stream
         return without_terms(
@@ -230,25 +253,34 @@ def _prepare(  # noqa: PLR0913
             (a, b),
             stream,
         )
-    if 0 in shape or described_problem.K == 0:
+    if 0 in (*shape, K):
         _check_fillable(described_problem, c, d)
-        launch = _launch_of_empty(described_problem, rows, stream)
-        launch = launch_with_c(launch, in_c, shape, place=2)
-        return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
-
-    views = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
-    new_a, new_b = views(a, b)
-    problem = replace(described_problem, a=describe(new_a), b=describe(new_b))
-    new_c = d if in_c is None else c if in_c.shape == shape else broadcast_to(c, shape)
-    arguments = (new_a, new_b, new_c, d, *scalars, *extra.values)
-    plan = make_plan(problem, family, config)
-    padding.announced(plan.copies)
-    launch = plan.bind(arguments, stream, rows, row_out)
-    if new_a is not a or new_b is not b:
-        of_views = launch
-        launch = lambda a, b, *others: of_views(*views(a, b), *others)
-    launch = launch_with_c(launch, in_c, shape, place=2)
+        bind = lambda arguments: _launch_of_empty(described_problem, rows, stream)
+    else:
+        bind = partial(_bind, described_problem, family, config, stream, rows, row_out)
+    launch = bind_with_c(bind, (a, b), c, in_c, d, shape, *scalars, *extra.values)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
+
+
+def _bind(
+    problem: GemmProblem,
+    family: str | None,
+    config: Any,
+    stream: Any,
+    rows: RowReductionResult | None,
+    row_out: Any,
+    arguments: tuple[Any, ...],
+) -> Callable[..., None]:
+    """Plan a product and bind its launch; single rows and columns get the strides of whole lines."""
+    a, b, *others = arguments
+    views = partial(padding.with_line_strides, in_a=problem.a, in_b=problem.b)
+    a_view, b_view = views(a, b)
+    plan = make_plan(replace(problem, a=describe(a_view), b=describe(b_view)), family, config)
+    padding.announced(plan.copies)
+    launch = plan.bind((a_view, b_view, *others), stream, rows, row_out)
+    if a_view is a and b_view is b:
+        return launch
+    return lambda a, b, *others: launch(*views(a, b), *others)
 
 
 def _check_fillable(problem: GemmProblem, c: Any, d: Any) -> None:
@@ -296,7 +328,6 @@ def _check_for_packed(
     accumulate: Any, family: str | None, row_reductions: Any, row_out: Any, precision: Any, bits: Any
 ) -> None:
     """Products with packed weights have one family of kernels and one accumulator type."""
-    operands.check_bits(bits)
     refused = {
         "accumulate": accumulate is not None,
         "family": family not in (None, "sm80"),
@@ -305,7 +336,7 @@ def _check_for_packed(
         "precision": precision is not None,
         "bits='batch_invariant'": bits != ANY,
     }
-    names = [name for name, given in refused.items() if given]
+    names = [name for name, is_used in refused.items() if is_used]
     if names:
         raise tc.ArgumentError(
             f"b is PackedWeights; products with them have no {', '.join(names)}: they are summed in f32 "

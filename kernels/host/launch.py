@@ -133,21 +133,48 @@ class PreparedCall:
         return out
 
 
-def launch_with_c(
-    launch: Callable[..., None], c: Description | None, shape: tuple[int, ...], place: int
+def bind_with_c(
+    bind: Callable[[tuple[Any, ...]], Callable[..., None]],
+    operands: tuple[Any, ...],
+    c: Any,
+    in_c: Description | None,
+    d: Any,
+    shape: tuple[int, ...],
+    *values: Any,
 ) -> Callable[..., None]:
-    """Wrap `launch` so that its argument `place`, C, is broadcast to the shape of the product.
+    """Bind a launch on operands, C, D and values, whose C is broadcast to the shape of the product.
 
-    c: the caller's C. A C of that shape needs no wrapper.
+    in_c: the description of C. None: D takes the place of C.
     """
-    if c is None or c.shape == shape:
-        return launch
+    if in_c is None or in_c.shape == shape:
+        return bind((*operands, d if in_c is None else c, d, *values))
+    place = len(operands)
+    launch = bind((*operands, broadcast_to(c, shape), d, *values))
+    return lambda *arguments: launch(
+        *arguments[:place], broadcast_to(arguments[place], shape), *arguments[place + 1 :]
+    )
 
-    def launch_broadcast(*arguments: Any) -> None:
-        view = broadcast_to(arguments[place], shape)
-        launch(*arguments[:place], view, *arguments[place + 1 :])
 
-    return launch_broadcast
+def call_with_c(
+    prepare: Callable[[], PreparedCall],
+    key: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+    operands: tuple[Any, ...],
+    like: Any,
+    c: Any,
+    out: Any,
+    extra: EpilogueArgs,
+) -> Any:
+    """Launch the cached call of prepare() on operands, C, the result, scalars and epilogue arguments.
+
+    arrays: the arrays of the operands. like: the operand beside which a new result lies.
+    """
+    results = () if out is None else (out,)
+    key = (*key, c is None, *extra.key)
+    call = cached_call(results, (*arrays, *(() if c is None else (c,)), *extra.arrays), key, prepare)
+    out = call.result(like, out)
+    call.launch(*operands, out if c is None else c, out, *call.scalars, *extra.values)
+    return out
 
 
 def launch_nothing(*operands: Any) -> None:

@@ -14,16 +14,15 @@ from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, We
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
 from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig, hopper_mixed_gemm
 from tensorcore_dsl.kernels.host import operands
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
-from tensorcore_dsl.kernels.host.arrays import broadcast_to
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, present, vector_bytes
 from tensorcore_dsl.kernels.host.families import gives_registers, has_wgmma
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
     bind,
-    cached_call,
+    bind_with_c,
+    call_with_c,
     launch_nothing,
-    launch_with_c,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
@@ -59,16 +58,10 @@ def mixed_gemm(
 ) -> Any:
     """Compute alpha A B + beta C; arguments as for `gemm`, see `_prepare`."""
     options = (alpha, beta, *others)
-    results = () if out is None else (out,)
     weights = b.operands
-    arrays = [x for x in (a, *weights, c) if x is not None]
-    of_weights = str(b.shape), str(b.dtype), b.zeros is None
-    key = ("mixed", *of_weights, c is None, str(alpha), str(beta), *extra.key, *options)
+    key = ("mixed", str(b.shape), str(b.dtype), b.zeros is None, str(alpha), str(beta), *options)
     prepare = lambda: _prepare(a, b, c, out, extra, *options)
-    call = cached_call(results, (*arrays, *extra.arrays), key, prepare)
-    out = call.result(a, out)
-    call.launch(a, weights, out if c is None else c, out, *call.scalars, *extra.values)
-    return out
+    return call_with_c(prepare, key, (a, *weights), (a, weights), a, c, out, extra)
 
 
 def _prepare(
@@ -100,20 +93,19 @@ def _prepare(
     arch = target_arch()
     if arch.number < 80:
         raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
-    vec_a = in_a.type.align if in_a.type.unit[1] else 2
+    vec_a = vector_bytes(in_a, 2)
     aligned = vec_a == VECTOR_BYTES
     config = choose_mixed(M, N, K, b.format, aligned) if config is None else _checked(config, K, aligned)
     traits = AmpereTraits(
         vec_a=vec_a,
-        vec_d=in_d.type.align if in_d.type.unit[1] else 1,
+        vec_d=vector_bytes(in_d),
         scaled=scalars[0] != 1,
         has_c=c is not None and scalars[1] != 0,
         epilogue=epilogue,
     )
-    whole_c = d if in_c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
-    arguments = (a, b.operands, whole_c, d, *scalars, *extra.values)
-    launch = _bind(arguments, (M, N), b.format, config, traits, stream)
-    return PreparedCall((M, N), in_d.type.dtype, launch_with_c(launch, in_c, (M, N), place=2), scalars)
+    bind_product = lambda arguments: _bind(arguments, (M, N), b.format, config, traits, stream)
+    launch = bind_with_c(bind_product, (a, b.operands), c, in_c, d, (M, N), *scalars, *extra.values)
+    return PreparedCall((M, N), in_d.type.dtype, launch, scalars)
 
 
 def _bind(

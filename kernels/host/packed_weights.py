@@ -9,7 +9,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, WeightFormat
 from tensorcore_dsl.kernels.ampere.mixed_packing import THREADS, pack_weights
-from tensorcore_dsl.kernels.host.arguments import described, element_type, present, shown
+from tensorcore_dsl.kernels.host.arguments import described, element_type, present, shown, vector_bytes
 from tensorcore_dsl.kernels.host.arrays import empty_like
 
 TILE = 16  # columns of a block
@@ -152,7 +152,7 @@ def describe_weights(b: PackedWeights) -> dict[str, Description]:
         expected.append(("b.zeros", zeros, scales.shape, (tc.u8,) if b.dtype == tc.u4 else ()))
     for name, array, shape, types in expected:
         # The kernels read vectors of 16 bytes.
-        if array.shape != shape or array.type.dtype not in types or _vector_bytes(array) != 16:
+        if array.shape != shape or array.type.dtype not in types or vector_bytes(array) != 16:
             raise tc.ArgumentError(
                 f"{name} has {array.type.dtype} and shape {array.shape}, which do not belong to "
                 f"{b.dtype} of shape {b.shape}: `pack` makes PackedWeights"
@@ -164,11 +164,6 @@ def _is_size(shape: Any) -> bool:
     """Is it a K x N that can be packed?"""
     positive = isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)
     return positive and shape[0] % CHUNK == 0 and shape[1] % TILE == 0
-
-
-def _vector_bytes(array: Description) -> int:
-    """Bytes of the widest vectors of a row-major array; 0 for others."""
-    return array.type.align if array.type.unit[1] else 0
 
 
 def _checked_type(b: Description, asked: Any) -> Any:

@@ -20,6 +20,7 @@ from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, r
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host import families, operands, padding
+from tensorcore_dsl.kernels.host.arguments import vector_bytes
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
@@ -507,10 +508,9 @@ def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:
 
 def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     M, N, K = problem.M, problem.N, problem.K
-    d, c = problem.d.type, problem.c.type if problem.c else None
-    vec_d = d.align if d.unit[1] else 1
-    if c is not None and problem.reads_c:
-        vec_d = min(vec_d, c.align if c.unit[1] else 1)
+    vec_d = vector_bytes(problem.d)
+    if problem.c is not None and problem.reads_c:
+        vec_d = min(vec_d, vector_bytes(problem.c))
     k_major = problem.a_k_major and problem.b_k_major
     tiles = -(-K // config.BK) // config.split_k
     # Bytes of s8 that are gathered one by one, and f32 in two parts, leave no registers for
@@ -520,8 +520,8 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     return AmpereTraits(
         a_k_major=problem.a_k_major,
         b_k_major=problem.b_k_major,
-        vec_a=_vector_bytes(problem.a, problem.a_k_major or K > 1),
-        vec_b=_vector_bytes(problem.b, problem.b_k_major or K > 1),
+        vec_a=_copy_bytes(problem.a, problem.a_k_major or K > 1),
+        vec_b=_copy_bytes(problem.b, problem.b_k_major or K > 1),
         vec_d=vec_d,
         full=M % config.BM == 0 and N % config.BN == 0 and K % config.BK == 0,
         prefetch=prefetch,
@@ -531,7 +531,7 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     )
 
 
-def _vector_bytes(x: Description, has_vectors: bool) -> int:
+def _copy_bytes(x: Description, has_vectors: bool) -> int:
     """Bytes of one copy: one element if the stride of further vectors is unknown."""
     aligned = has_vectors and not all(x.type.unit)
     return int(x.type.align if aligned else x.type.dtype.itemsize)

@@ -11,13 +11,13 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
-from tensorcore_dsl.kernels.host.arrays import TERMS, broadcast_to, zero_terms
+from tensorcore_dsl.kernels.host.arrays import TERMS, zero_terms
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
-    cached_call,
+    bind_with_c,
+    call_with_c,
     launch_nothing,
-    launch_with_c,
     without_terms,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
@@ -31,15 +31,10 @@ def sparse_gemm(
 ) -> Any:
     """Compute alpha A B + beta C with wgmma.sp; arguments as for `gemm`, see `_prepare`."""
     options = (alpha, beta, *others)
-    results = () if out is None else (out,)
-    arrays = [x for x in (a.values, a.metadata, b, c) if x is not None]
-    key = ("sparse", a.shape, c is None, str(alpha), str(beta), *extra.key, *options)
+    operands = a.values, a.metadata, b
+    key = ("sparse", a.shape, str(alpha), str(beta), *options)
     prepare = lambda: _prepare(a, b, c, out, extra, *options)
-    call = cached_call(results, (*arrays, *extra.arrays), key, prepare)
-    out = call.result(b, out)
-    operands = a.values, a.metadata, b, out if c is None else c, out
-    call.launch(*operands, *call.scalars, *extra.values)
-    return out
+    return call_with_c(prepare, key, operands, operands, b, c, out, extra)
 
 
 def _prepare(
@@ -108,7 +103,7 @@ def _prepare(
     unsupported = ("k_slabs", "split_k", "swapped")
     families.check_supported("sparse products", config, *unsupported)
     plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), copies, format=a.format)
-    whole_c = d if in_c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
-    arguments = (a.values, a.metadata, b, whole_c, d, *scalars, *extra.values)
-    launch = launch_with_c(plan.bind(arguments, stream), in_c, (M, N), place=3)
+    bind = lambda arguments: plan.bind(arguments, stream)
+    values = *scalars, *extra.values
+    launch = bind_with_c(bind, (a.values, a.metadata, b), c, in_c, d, (M, N), *values)
     return PreparedCall((M, N), in_d.type.dtype, launch, scalars)
