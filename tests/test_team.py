@@ -22,7 +22,7 @@ from tensorcore_dsl.interpreter.core.team import Team
 def cores(request, monkeypatch):
     """So many cores, of which each takes a part of every step, and one chunk at a time."""
     monkeypatch.setattr(launch, "cores", lambda: request.param)
-    monkeypatch.setattr(launch, "AT_ONCE", 1)
+    monkeypatch.setattr(launch, "THREADED_CHUNKS", 1)
     monkeypatch.setattr(Team, "part", 1)
     return int(request.param)
 

@@ -57,7 +57,7 @@ CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enou
 WIDE_CHUNK = 1 << 15  # the same of a kernel whose warps have roles: few of them are at one step
 MIN_CHUNK = 2048  # smallest chunk: below, the cost of each step outweighs another worker
 MIN_WIDE_CHUNK = 8192  # the same of a kernel whose warps have roles
-SUMS = 1.5  # second-level caches, which hold what the products of all warps of a chunk add to
+SUM_CACHES = 1.5  # second-level caches, which hold what the products of all warps of a chunk add to
 MAX_THREADS = 1 << 18  # of a chunk of threads that have few registers
 LARGE_REGISTERS = 1 << 25  # bytes of the registers of these
 REGISTERS = 1 << 21  # the same of threads that multiply matrices: their registers are memory
@@ -66,18 +66,18 @@ LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; 
 SHARED = 1 << 26  # bytes of shared memory of a chunk
 LARGE_SHARED = 1 << 29  # the same of a chunk whose CTAs may wait for each other
 MAX_WORKERS = 1024
-LONG = 0.3  # seconds of one core that are worth the start of worker processes
-SHORT = 0.05  # the same where workers of an earlier launch are there
-COPIED = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
-MANY_THREADS = 1 << 15  # of a launch that is likely to take as long
-SETS = 1 << 15  # bytes: at a multiple of them lines of memory often meet in one set of a cache
-STEPS = 0.25  # of the time of the largest chunk: what steps take whatever the number of CTAs
-FEW = 16  # clusters, of which one more would be too much
-AT_ONCE = 2  # chunks that run at a time in threads: more would wait for the interpreter's lock
-AHEAD = 4  # chunks for each worker that run or wait to run
+MIN_SECONDS_NEW_WORKERS = 0.3  # seconds of one core that are worth the start of worker processes
+MIN_SECONDS_IDLE_WORKERS = 0.05  # the same where workers of an earlier launch are there
+COPY_RATE = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
+MIN_LONG_THREADS = 1 << 15  # of a launch that is likely to take as long
+CACHE_SET_STRIDE = 1 << 15  # bytes: at a multiple of them lines of memory often meet in one set of a cache
+STEP_COST = 0.25  # of the time of the largest chunk: what steps take whatever the number of CTAs
+FEW_CLUSTERS = 16  # clusters, of which one more would be too much
+THREADED_CHUNKS = 2  # chunks that run at a time in threads: more would wait for the interpreter's lock
+QUEUED_CHUNKS = 4  # chunks for each worker that run or wait to run
 
 
-def run(  # noqa: PLR0913, PLR0915
+def run(  # noqa: PLR0913
     kernel: Kernel,
     grid: Dim3,
     block: Dim3,
@@ -125,9 +125,9 @@ def run(  # noqa: PLR0913, PLR0915
         program = compile_program(kernel, varying(arguments))
     target = archs.arch(arch)
     _check_launch(kernel, grid, block, dynamic_shared)
-    target.check_shared(kernel.name, kernel.shared_bytes + dynamic_shared)
-    cluster = _cluster(kernel, grid, cluster)
     shared = kernel.shared_bytes + dynamic_shared
+    target.check_shared(kernel.name, shared)
+    cluster = _cluster(kernel, grid, cluster)
     most = resident(target, prod(block), shared)
     if cooperative and prod(grid) > most:
         raise LaunchError(
@@ -137,73 +137,44 @@ def run(  # noqa: PLR0913, PLR0915
     if 0 in grid:
         return Report()
     launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
-    most, set_of_clusters = most * devices, prod(cluster or (1,)) * devices
     align = kernel.dynamic if dynamic_shared else 1
-    static = -(-kernel.shared_bytes // align) * align
     # Of several devices the clocks cover all blocks, so chunks run one after the other.
     polls = devices > 1 or any(loop.polls_global_memory for loop in program.loops.values())
     coupled, waits = program.couplings
-    waits, ctas = polls or waits, prod(grid) * devices
+    launch = _Launch(
+        program,
+        grid,
+        block,
+        arguments,
+        target.name,
+        -(-kernel.shared_bytes // align) * align,
+        dynamic_shared,
+        checks,
+        profile,
+        cluster,
+        coupled or polls,
+        limit,
+        most * devices if polls or waits else None,
+        order,
+        observers,
+        recorder,
+        overlap=overlap,
+        devices=devices,
+    )
     most_workers = 1 if observers or overlap else _workers(workers)
-    group = -(-prod(block) // program.unit) * program.unit
-    alone = coupled or waits or order is not None or recorder is not None or (races and checks)
-    # A process has one thread: fewer CTAs than cores run in threads, which share the steps.
-    apart = not alone and 1 < most_workers <= ctas and _is_long(program, ctas, group, arguments)
+    races = races and checks
     with ExitStack() as stack:
         stack.enter_context(processes.launching())
         stack.callback(memory_pool.forget, memory_pool.BETWEEN)
-        pool: processes.ProcessPool | None = None
-        if apart:
-            pool, arguments = stack.enter_context(processes.pool(arguments))
-        size, at_once = _chunks(
-            program,
-            ctas,
-            group,
-            most_workers,
-            set_of_clusters,
-            static + dynamic_shared,
-            most,
-            polls,
-            pool is not None,
-        )
-        team = stack.enter_context(Team(1 if pool else most_workers - at_once + 1))
-        launch = _Launch(
-            program,
-            grid,
-            block,
-            arguments,
-            target.name,
-            static,
-            dynamic_shared,
-            checks,
-            profile,
-            cluster,
-            coupled or polls,
-            limit,
-            most if waits else None,
-            order,
-            observers,
-            recorder,
-            team,
-            overlap=overlap,
-            devices=devices,
-        )
+        alone = races or launch.in_one_process
+        chunks = launch.divide(stack, most_workers, most * devices, polls, alone)
         memory, _ = launch.memory
-        if races and checks:
+        if races:
             launch.history = LaunchHistory(
                 program, memory.spans(), coupled or devices > 1, memory.element, launched, earlier, devices
             )
-        progress = stack.enter_context(ProgressLine(kernel.name, ctas, quiet=bool(observers)))
-        began, first, total, stop = _seconds(), 0, Report(), Event()
-        if pool and program.seconds is None:  # each worker would load the loops
-            first = min(set_of_clusters, ctas)
-            total += launch(0, first, stop)
-            progress.advance(first)
-        at_once = min(at_once, max(-(-(ctas - first) // size), 1))
-        run = pool.run if pool and at_once > 1 else _run_chunks
-        jobs = ((at, min(size, ctas - at)) for at in range(first, ctas, size))
-        total += run(launch, jobs, at_once, stop, progress.advance)
-        program.seconds = (_seconds() - began) * at_once / ctas
+        progress = stack.enter_context(ProgressLine(kernel.name, launch.ctas, quiet=bool(observers)))
+        total = launch.run(*chunks, progress)
         if launched and launch.history:
             launched.waits, launched.triggers = launch.history.waits, launch.history.triggers
             launched.footprint = launch.history.footprint(memory.arrays())
@@ -256,6 +227,53 @@ class _Launch(EagerDict):
         """The arrays, and the values of the kernel's parameters."""
         return _parameters(self.program.kernel, self.arguments)
 
+    @property
+    def ctas(self) -> int:
+        """CTAs of all devices."""
+        return prod(self.grid) * self.devices
+
+    @property
+    def in_one_process(self) -> bool:
+        """Whether chunks depend on each other, or on an object of this process."""
+        tied = self.ordered or self.resident is not None
+        return tied or self.order is not None or self.recorder is not None
+
+    def divide(
+        self, stack: ExitStack, workers: int, most: int, polls: bool, alone: bool
+    ) -> tuple[processes.ProcessPool | None, int, int]:
+        """Choose processes (None: threads), the CTAs of a chunk, and how many chunks run at a time.
+
+        stack: receives the contexts of processes and threads. Other arguments as for `_chunks`;
+        alone: there are no processes.
+        """
+        program, pool = self.program, None
+        threads = -(-prod(self.block) // program.unit) * program.unit
+        # A process has one thread: fewer CTAs than cores run in threads, which share the steps.
+        is_spread = not alone and 1 < workers <= self.ctas
+        if is_spread and _is_long(program, self.ctas, threads, self.arguments):
+            pool, self.arguments = stack.enter_context(processes.pool(self.arguments))
+        clusters = prod(self.cluster or (1,)) * self.devices
+        shared, apart = self.static + self.dynamic, pool is not None
+        size, at_once = _chunks(program, self.ctas, threads, workers, clusters, shared, most, polls, apart)
+        self.team = stack.enter_context(Team(1 if pool else workers - at_once + 1))
+        return pool, size, at_once
+
+    def run(
+        self, pool: processes.ProcessPool | None, size: int, at_once: int, progress: ProgressLine
+    ) -> Report:
+        """Run all chunks as `divide` chose."""
+        began, first, total, stop = _seconds(), 0, Report(), Event()
+        if pool and self.program.seconds is None:  # each worker would load the loops
+            first = min(prod(self.cluster or (1,)), self.ctas)
+            total += self(0, first, stop)
+            progress.advance(first)
+        at_once = min(at_once, max(-(-(self.ctas - first) // size), 1))
+        run = pool.run if pool and at_once > 1 else _run_chunks
+        jobs = ((at, min(size, self.ctas - at)) for at in range(first, self.ctas, size))
+        total += run(self, jobs, at_once, stop, progress.advance)
+        self.program.seconds = (_seconds() - began) * at_once / self.ctas
+        return total
+
     def __call__(self, first: int, ctas: int, stop: Event) -> Report:
         """Run a chunk of CTAs, from the first one on, until an event is set."""
         (memory, parameters), recorder = self.memory, self.recorder
@@ -298,9 +316,10 @@ class _Launch(EagerDict):
             self.overlap.launch_dependents(np.arange(first, first + ctas))
         if self.history is not None and ctx.sanitizer.detector is not None:
             self.history.retire(ctx.sanitizer.detector)
-        parts = ctx.special, ctx.sanitizer.in_flight, ctx.shared.mbarriers, ctx, machine
-        for part in () if recorder or scheduler else parts:
-            vars(part).clear()  # parts refer to each other: this frees their memory at once
+        if not (recorder or scheduler):
+            # These refer to each other: clearing them frees their memory at once.
+            for component in (ctx.special, ctx.sanitizer.in_flight, ctx.shared.mbarriers, ctx, machine):
+                vars(component).clear()
         return report
 
 
@@ -331,7 +350,7 @@ def _run_chunks(
         try:
             for job in jobs:
                 pending.append(pool.submit(run, *job))
-                if len(pending) == AHEAD * workers:
+                if len(pending) == QUEUED_CHUNKS * workers:
                     total += pending[0].result()
                     pending.popleft()
             for future in pending:
@@ -354,12 +373,13 @@ def _note_places(error: KeyboardInterrupt, pending: Iterable[Future[Report]]) ->
             return
 
 
-def _workers(given: int | None) -> int:
-    if given is None:
+def _workers(requested: int | None) -> int:
+    if requested is None:
         return min(cores(), MAX_WORKERS)
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_WORKERS:
-        raise ArgumentError(f"workers is {given!r}; 1 to {MAX_WORKERS} are allowed")
-    return given
+    is_int = isinstance(requested, int) and not isinstance(requested, bool)
+    if not is_int or not 1 <= requested <= MAX_WORKERS:
+        raise ArgumentError(f"workers is {requested!r}; 1 to {MAX_WORKERS} are allowed")
+    return requested
 
 
 def _scheduler(order: Order | None, chunk: Chunk) -> Scheduler | None:
@@ -457,10 +477,10 @@ def _chunks(
 
     threads: of a CTA, rounded up to whole warps or warpgroups, as they take room.
     most: CTAs that the device holds at a time. polls: a loop waits for what others write.
-    apart: each worker is a process, which runs a chunk of its own; threads run AT_ONCE, and share
+    apart: each worker is a process, which runs a chunk of its own; threads run THREADED_CHUNKS, and share
     the steps of these.
     """
-    at_once = workers if apart else AT_ONCE
+    at_once = workers if apart else THREADED_CHUNKS
     order_matters, waits = program.couplings
     if order_matters or polls:
         workers = 1
@@ -471,7 +491,7 @@ def _chunks(
         if program.has_roles:
             usual, least = WIDE_CHUNK, MIN_WIDE_CHUNK
         if program.sum_bytes:
-            usual = min(usual, max(int(SUMS * cache_bytes()) // program.sum_bytes, MIN_CHUNK))
+            usual = min(usual, max(int(SUM_CACHES * cache_bytes()) // program.sum_bytes, MIN_CHUNK))
         usual *= max(workers // at_once, 1)  # each step is shared by so many
         room = REGISTERS if program.sum_bytes else LARGE_REGISTERS
         wanted = min(max(usual, room // max(program.register_bytes, 1)), MAX_THREADS)
@@ -491,14 +511,14 @@ def _even(ctas: int, workers: int, smallest: int, largest: int, threads: int, cl
     def meets(size: int) -> bool:
         """The registers of a thread lie as many words apart as the chunk has threads: do they meet
         in a few sets of a processor's cache?"""
-        return FEW * cluster < size < ctas and 4 * size * threads % SETS == 0
+        return FEW_CLUSTERS * cluster < size < ctas and 4 * size * threads % CACHE_SET_STRIDE == 0
 
     def longest(size: int) -> float:
         """The time of the busiest worker, in that of a CTA."""
-        whole, rest = divmod(ctas, size)
+        whole, remaining = divmod(ctas, size)
         rounds, more = divmod(whole, workers)
-        last = size if more else rest
-        return rounds * (size + STEPS * largest) + last + STEPS * largest * (last > 0)
+        last = size if more else remaining
+        return rounds * (size + STEP_COST * largest) + last + STEP_COST * largest * (last > 0)
 
     most = max(largest // cluster, 1)
     fewest = min(max((most + 1) // 2, smallest // cluster), most)
@@ -520,6 +540,6 @@ def _is_long(program: Program, ctas: int, threads: int, arguments: Sequence[Any]
     many threads that multiply matrices in loops count as long.
     """
     if program.seconds is not None:
-        least = SHORT if processes.has_idle_workers(program) else LONG
-        return program.seconds * ctas >= least + Arena.room(arguments) / COPIED
-    return ctas * threads >= MANY_THREADS and program.multiplies_in_loops
+        least = MIN_SECONDS_IDLE_WORKERS if processes.has_idle_workers(program) else MIN_SECONDS_NEW_WORKERS
+        return program.seconds * ctas >= least + Arena.room(arguments) / COPY_RATE
+    return ctas * threads >= MIN_LONG_THREADS and program.multiplies_in_loops
