@@ -183,8 +183,6 @@ def set_registers(ctx: Context, instr: Instruction, count: int) -> None:
 
 # -- rows --------------------------------------------------------------------------------------
 
-LOAD_SIGNATURE = "dst:[u32], map:u64, {c} bar:[u32]"
-STORE_SIGNATURE = "map:u64, {c} src:[u32]"
 # Where tensor loads write: the space, multicast with its mask, and the PTX version.
 PLACES = (
     ("shared::cluster", "", "", "", "8.0"),
@@ -193,77 +191,106 @@ PLACES = (
 )
 
 
+# Cache hints: the suffix, the operand and its text.
+HINTS = ("", "", ""), (".L2::cache_hint", ", policy:b64", ", {policy}")
+
+
 def _tensor_rows() -> list[Row]:
-    """Tensor copies of rank 1 to 5, in tile and in im2col mode, generated from one pattern."""
+    """Tensor copies of rank 1 to 5 in tile mode, and of rank 3 to 5 in im2col mode."""
     rows = []
     for rank in range(1, 6):
-        declared = " ".join(f"c{i}:s32," for i in range(rank))
-        listed = "[{map}, {{" + ", ".join(f"{{c{i}}}" for i in range(rank)) + "}}]"
-        shifts = "".join(f", o{i}:b16" for i in range(rank - 2))
-        shifted = ", {{" + ", ".join(f"{{o{i}}}" for i in range(rank - 2)) + "}}"
-        load = LOAD_SIGNATURE.format(c=declared)
-        store = STORE_SIGNATURE.format(c=declared)
-        hints = ("", "", ""), (".L2::cache_hint", ", policy:b64", ", {policy}")
-        modes = [("tile", "tile", "", "", "-")]
-        if rank > 2:
-            modes.append(("im2col", "im2col_no_offs", shifts, shifted, "yes"))
-        for load_mode, store_mode, offsets, given, im2col in modes:
-            common: Any = {"requires": "90", "ptx": "8.0", "rank": str(rank), "im2col": im2col}
-            copied: Any = common | {"effects": COPY}
-            source: Any = common | {"effects": SHARED_COPY}
-            out = f"tensor.{rank}d.global.shared::cta"
-            for place, cast, mask, masked, ptx in PLACES:
-                into = f"tensor.{rank}d.{place}.global.{load_mode}.mbarrier::complete_tx::bytes" + cast
-                shared_fields: Any = copied | {
-                    "ptx": ptx,
-                    "multicast": "yes" if cast else "-",
-                    "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
-                }
-                rows += [
-                    row(
-                        f"cp.async.bulk.{into}{hint}",
-                        load + offsets + mask + policy,
-                        "9.7.9.25.5.2",
-                        load_tensor,
-                        template="{dst}, " + listed + ", {bar}" + given + masked + hinted,
-                        **shared_fields,
-                    )
-                    for hint, policy, hinted in hints
-                ]
-            for hint, policy, hinted in hints:
-                rows += [
-                    row(
-                        f"cp.async.bulk.{out}.{store_mode}.bulk_group{hint}",
-                        store + policy,
-                        "9.7.9.25.5.2",
-                        store_tensor,
-                        access=TENSOR_STORE,
-                        template=listed + ", {src}" + hinted,
-                        **source,
-                    ),
-                    row(
-                        f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.{load_mode}{hint}",
-                        f"map:u64, {declared[:-1]}{offsets}{policy}",
-                        "9.7.9.25.5.4",
-                        no_effect,
-                        access="hint map global box",
-                        template=listed + given + hinted,
-                        **copied,
-                    ),
-                ]
-            rows.append(
-                row(
-                    f"cp.reduce.async.bulk.{out}.{{op}}.{store_mode}.bulk_group",
-                    store,
-                    "9.7.9.25.5.3",
-                    store_tensor,
-                    access=TENSOR_REDUCE,
-                    template=listed + ", {src}",
-                    op="add min max inc dec and or xor",
-                    **source,
-                )
-            )
+        for im2col in (False, True) if rank > 2 else (False,):
+            rows += _tensor_loads(rank, im2col)
+            rows += _tensor_stores(rank, im2col)
     return rows
+
+
+def _tensor_fields(rank: int, im2col: bool) -> dict[str, Any]:
+    return {"requires": "90", "ptx": "8.0", "rank": str(rank), "im2col": "yes" if im2col else "-"}
+
+
+def _braced(names: list[str]) -> str:
+    """Template of a vector operand."""
+    return "{{" + ", ".join(f"{{{name}}}" for name in names) + "}}"
+
+
+def _box(rank: int) -> tuple[str, str]:
+    """Coordinates of a box in a signature, and the map with them in a template."""
+    names = [f"c{i}" for i in range(rank)]
+    return ", ".join(f"{name}:s32" for name in names), f"[{{map}}, {_braced(names)}]"
+
+
+def _im2col_offsets(rank: int, im2col: bool) -> tuple[str, str]:
+    """Offsets of im2col mode in a signature and in a template."""
+    names = [f"o{i}" for i in range(rank - 2)] if im2col else []
+    return "".join(f", {name}:b16" for name in names), f", {_braced(names)}" if names else ""
+
+
+def _tensor_loads(rank: int, im2col: bool) -> list[Row]:
+    coordinates, box = _box(rank)
+    offsets, offsets_text = _im2col_offsets(rank, im2col)
+    mode = "im2col" if im2col else "tile"
+    fields = _tensor_fields(rank, im2col)
+    return [
+        row(
+            f"cp.async.bulk.tensor.{rank}d.{place}.global.{mode}.mbarrier::complete_tx::bytes{cast}{hint}",
+            f"dst:[u32], map:u64, {coordinates}, bar:[u32]{offsets}{mask}{policy}",
+            "9.7.9.25.5.2",
+            load_tensor,
+            effects=COPY,
+            template=f"{{dst}}, {box}, {{bar}}{offsets_text}{mask_text}{policy_text}",
+            access=TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
+            **fields | {"ptx": ptx, "multicast": "yes" if cast else "-"},
+        )
+        for place, cast, mask, mask_text, ptx in PLACES
+        for hint, policy, policy_text in HINTS
+    ]
+
+
+def _tensor_stores(rank: int, im2col: bool) -> list[Row]:
+    """Stores, each followed by the prefetch of the same mode and hint; and the reduction."""
+    coordinates, box = _box(rank)
+    offsets, offsets_text = _im2col_offsets(rank, im2col)
+    load_mode, mode = ("im2col", "im2col_no_offs") if im2col else ("tile", "tile")
+    out = f"tensor.{rank}d.global.shared::cta"
+    store = f"map:u64, {coordinates}, src:[u32]"
+    fields = _tensor_fields(rank, im2col)
+    rows = []
+    for hint, policy, policy_text in HINTS:
+        rows += [
+            row(
+                f"cp.async.bulk.{out}.{mode}.bulk_group{hint}",
+                store + policy,
+                "9.7.9.25.5.2",
+                store_tensor,
+                access=TENSOR_STORE,
+                template=f"{box}, {{src}}{policy_text}",
+                effects=SHARED_COPY,
+                **fields,
+            ),
+            row(
+                f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.{load_mode}{hint}",
+                f"map:u64, {coordinates}{offsets}{policy}",
+                "9.7.9.25.5.4",
+                no_effect,
+                access="hint map global box",
+                template=box + offsets_text + policy_text,
+                effects=COPY,
+                **fields,
+            ),
+        ]
+    reduction = row(
+        f"cp.reduce.async.bulk.{out}.{{op}}.{mode}.bulk_group",
+        store,
+        "9.7.9.25.5.3",
+        store_tensor,
+        access=TENSOR_REDUCE,
+        template=box + ", {src}",
+        op="add min max inc dec and or xor",
+        effects=SHARED_COPY,
+        **fields,
+    )
+    return [*rows, reduction]
 
 
 REGISTERS = f"count:#u32({'|'.join(map(str, range(24, 257, 8)))})"
