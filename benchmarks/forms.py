@@ -147,14 +147,14 @@ def shared(instruction: Instruction, rng: np.random.Generator) -> np.ndarray | N
     if not any(o.is_descriptor for o in instruction.operands):
         return None
     of_a, of_b = lines(instruction)
-    parts = []
+    arrays = []
     for name, size in (("a", 64 * of_a), ("b", instruction.shape[1] * of_b)):
         dtype = tc.dtypes.named(instruction.params[name])
         if dtype.bits < 8:
-            parts.append(rng.integers(0, 256, size, np.uint8))
+            arrays.append(rng.integers(0, 256, size, np.uint8))
         else:
-            parts.append(values(rng, dtype, (size * 8 // dtype.bits,)).view(np.uint8))
-    return np.concatenate(parts)
+            arrays.append(values(rng, dtype, (size * 8 // dtype.bits,)).view(np.uint8))
+    return np.concatenate(arrays)
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:

@@ -76,9 +76,9 @@ def updated(text: str, directory: Path = RECORDED, shown: Callable[[Table], bool
     """Replace the text between the markers by the tables of the newest results that `shown` selects."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the page needs one {BEGIN} and one {END}")
-    before, _, rest = text.partition(BEGIN)
+    before, _, tail = text.partition(BEGIN)
     sections = [line for document in newest(directory) for line in section(document, shown)]
-    return f"{before}{BEGIN}\n\n{chr(10).join(sections) or EMPTY}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n\n{chr(10).join(sections) or EMPTY}\n{END}{tail.partition(END)[2]}"
 
 
 def newest(directory: Path) -> Sequence[Document]:

@@ -87,14 +87,14 @@ def with_epilogue_args(
     one of them, or belongs to the traits.
     """
     end = first + len(epilogue.names)
-    own, named = (*arguments[:first], *arguments[end:]), dict(options)
-    last = [extent - 1 for extent in own[result].shape[-2:]]
+    operands, named = (*arguments[:first], *arguments[end:]), dict(options)
+    last = [extent - 1 for extent in operands[result].shape[-2:]]
     bound = replace(epilogue, values=arguments[first:end], last=last)
     if "traits" in named:
         named["traits"] = replace(named["traits"], epilogue=bound)
     else:
         named["epilogue"] = bound
-    kernel(*own, **named)
+    kernel(*operands, **named)
 
 
 # -- checks on the host ------------------------------------------------------------------------
@@ -130,21 +130,21 @@ def kernel_of_epilogue(
     names = getattr(epilogue, "names", ())
     if not names:
         return kernel, options
-    own = kernel.runtime_names
+    operands = kernel.runtime_names
     constants = {
         "kernel": kernel,
         "first": first,
-        "result": own.index("d"),
+        "result": operands.index("d"),
         "epilogue": epilogue,
         "options": tuple(options.items()),
     }
-    taken = [*own, *constants]
+    taken = [*operands, *constants]
     for name in names:  # a parameter has the name of its argument, for messages
         while name in taken:
             name = f"epilogue_{name}"
         taken.append(name)
     named = taken[-len(names) :]
-    return with_epilogue_args.with_arguments(*own[:first], *named, *own[first:]), constants
+    return with_epilogue_args.with_arguments(*operands[:first], *named, *operands[first:]), constants
 
 
 def check_epilogue(epilogue: Any, names: tuple[str, ...] = ()) -> Any:

@@ -208,6 +208,6 @@ def from_numpy(dtype: Any) -> DType:
     """
     known = _FROM_NUMPY.get(np.dtype(dtype))
     if known is None:
-        names = listing(sorted(str(t) for t, own in _FROM_NUMPY.items() if own.bits != 4))
+        names = listing(sorted(str(t) for t, element in _FROM_NUMPY.items() if element.bits != 4))
         raise ArgumentError(f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}")
     return known

@@ -147,14 +147,14 @@ class Bench:
             result[bits] = {"tile": tile(plan.config), "other_rows": int((~equal).sum())}
         result["correct"] = result[INVARIANT]["other_rows"] == 0
         result["operations"] = 2 * M * case.N * case.K
-        same = plans[FREE] == plans[INVARIANT]
+        is_same_plan = plans[FREE] == plans[INVARIANT]
         begin = time.perf_counter()
-        timed = [TimedLaunch(torch, launches[bits], len(a)) for bits in BITS[same:]]
+        timed = [TimedLaunch(torch, launches[bits], len(a)) for bits in BITS[is_same_plan:]]
         timings = time_interleaved(timed, self._rounds, WARM_UP)
-        for bits, timing in zip(BITS, timings * (1 + same), strict=True):
+        for bits, timing in zip(BITS, timings * (1 + is_same_plan), strict=True):
             result[bits] |= timing.json()
         return result | {
-            "same_plan": same,
+            "same_plan": is_same_plan,
             "ratio": result[FREE]["median"] / result[INVARIANT]["median"],
             "captured": all(launch.captured for launch in timed),
             "state": self._monitor.between(begin, time.perf_counter()),

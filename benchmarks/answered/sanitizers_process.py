@@ -142,13 +142,12 @@ class Runner:
         while left and time.monotonic() < self.deadline:
             stem = self.folder / f"{batch.tool}_{next(self._numbers):04d}_{left[0]['id']}"
             process = Process(batch, left, self.sanitizer, self.target, stem)
-            begin = time.monotonic()
             try:
                 hung = self._watch(process, len(left), batch.timeout)
             finally:
                 process.stop()
                 process.read()
-            self._record(batch, left, process, hung, time.monotonic() - begin)
+            self._record(batch, left, process, hung)
             done = [run for run in left if (run["id"], batch.tool) in self.records]
             attempts = 0 if done else attempts + 1
             if attempts == ATTEMPTS:
@@ -175,11 +174,9 @@ class Runner:
                 return False
         return False
 
-    def _record(
-        self, batch: Batch, runs: list[dict[str, Any]], process: Process, hung: bool, wall: float
-    ) -> None:
+    def _record(self, batch: Batch, runs: list[dict[str, Any]], process: Process, hung: bool) -> None:
         """Results of the runs of a process, with the reports of the tool."""
-        reports, others = reports_of(process.log)
+        reports, unnamed = reports_of(process.log)
         ended = {line["end"]: line for line in process.said("end")}
         started = [line["prepare"] for line in process.said("prepare")]
         late = time.monotonic() > self.deadline and not hung
@@ -194,30 +191,30 @@ class Runner:
                     result["text"] = process.last_words()
             named = reports.get(name, [])
             if name == last and result["result"] in (FAILED, DIED, HUNG):
-                named = named + others
-                others = []
+                named = named + unnamed
+                unnamed = []
             counted = [r for r in named if not API_ERROR.match(r)]
             result["reports"] = len(counted)
             if named:
                 result["report"] = (counted or named)[0][:MAX_KEPT]
             self.records[name, batch.tool] = result
-        if others:
-            kept = others[:MAX_UNNAMED]
-            self.unnamed.append({"tool": batch.tool, "runs": started, "reports": kept})
+        if unnamed:
+            first_unnamed = unnamed[:MAX_UNNAMED]
+            self.unnamed.append({"tool": batch.tool, "runs": started, "reports": first_unnamed})
 
 
 def reports_of(log: Path) -> tuple[dict[str, list[str]], list[str]]:
     """Return a log's reports by kernel name, and the reports without a kernel name."""
     named: dict[str, list[str]] = {}
-    others = []
+    unnamed = []
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     for report in blocks(text.splitlines()):
         names = re.findall(r"\bsan_\d+_(?:bug|twin)\b", report)
         if names:
             named.setdefault(names[0], []).append(report)
         else:
-            others.append(report)
-    return named, others
+            unnamed.append(report)
+    return named, unnamed
 
 
 def blocks(lines: Iterable[str]) -> list[str]:

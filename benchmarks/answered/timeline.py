@@ -63,14 +63,14 @@ def measure_size(torch: Any, size: Size, rounds: int) -> list[dict[str, Any]]:
     """The results of all configurations for one size, timed in turn on the same operands."""
     case = Case(DTYPE, *size)
     a, b = draw(torch, case, 0)
-    data = operands(torch, case, a, b, sets_beyond_cache(case.bytes, cache_bytes(torch)))
+    buffers = operands(torch, case, a, b, sets_beyond_cache(case.bytes, cache_bytes(torch)))
     results, launches = [], []
     for candidate in progress(candidates((size,)), str(case)):
         result = described(candidate)
         try:
-            launch = TimedLaunch(torch, partial(launch_on, data, candidate), data.sets)
-            result["error"], result["correct"] = check(torch, data, data.d[0])
-            result |= resources(data, candidate)
+            launch = TimedLaunch(torch, partial(launch_on, buffers, candidate), buffers.sets)
+            result["error"], result["correct"] = check(torch, buffers, buffers.d[0])
+            result |= resources(buffers, candidate)
             launches.append((result, launch))
         except Exception as error:  # a failure is a result, and the others are still measured
             result |= failure(error)
@@ -81,13 +81,15 @@ def measure_size(torch: Any, size: Size, rounds: int) -> list[dict[str, Any]]:
     return results
 
 
-def launch_on(data: Operands, candidate: Candidate, i: int) -> None:
-    kernels.gemm(data.a[i], data.b[i], out=data.d[i], family=candidate.family, config=candidate.config)
+def launch_on(buffers: Operands, candidate: Candidate, i: int) -> None:
+    kernels.gemm(
+        buffers.a[i], buffers.b[i], out=buffers.d[i], family=candidate.family, config=candidate.config
+    )
 
 
-def resources(data: Operands, candidate: Candidate) -> dict[str, Any]:
+def resources(buffers: Operands, candidate: Candidate) -> dict[str, Any]:
     """Registers of a thread and bytes of shared memory of a block, which limit resident blocks."""
-    a, b, d = data.a[0], data.b[0], data.d[0]
+    a, b, d = buffers.a[0], buffers.b[0], buffers.d[0]
     plan = kernels.plan(a, b, None, d, family=candidate.family, config=candidate.config)
     used = plan.kernel.resources(a, b, d, d, 1.0, 0.0, arch="sm_90a", **dict(plan.options))
     return {"registers": used.registers, "shared_bytes": used.shared_bytes}

@@ -180,7 +180,7 @@ class Timings:
     """Measured seconds, the problem of each, and the features of its configuration."""
 
     def __init__(self, results: list[dict[str, Any]]) -> None:
-        self.results, self.configs, kept = results, list[Any](), []
+        self.results, self.configs, samples = results, list[Any](), []
         shapes, kinds = list[ProblemShape](), list[int]()
         for number, result in enumerate(progress(results, "problems")):
             is_f32, is_f64 = (result["dtype"] == dtype for dtype in ("f32", "f64"))
@@ -193,8 +193,8 @@ class Timings:
                     shapes.append(shape)
                     kinds.append(kind)
                     self.configs.append(config)
-                    kept.append((number, seconds, MEMORY[result["gpu"]]))
-        index, seconds, memory = (np.array(column) for column in zip(*kept, strict=True))
+                    samples.append((number, seconds, MEMORY[result["gpu"]]))
+        index, seconds, memory = (np.array(column) for column in zip(*samples, strict=True))
         self.index, self.seconds, self.kinds = index.astype(int), seconds, np.array(kinds)
         chunks = [slice(i, i + CHUNK) for i in range(0, len(seconds), CHUNK)]
         self.rows = np.concatenate(
@@ -231,8 +231,8 @@ def _shapes(problem: GemmProblem) -> Callable[[Any], ProblemShape]:
 
     def shape_of(config: Any) -> ProblemShape:
         family = family_of(config)
-        same = family == "sm80" or problem.multiplied_as != tc.tf32  # for all configurations
-        return of_family(family, HopperConfig() if same else config)
+        one_shape = family == "sm80" or problem.multiplied_as != tc.tf32  # for all configurations
+        return of_family(family, HopperConfig() if one_shape else config)
 
     return shape_of
 
@@ -281,14 +281,14 @@ def grown(timings: Timings, learnt: Any) -> dict[str, Any]:
     errors = errors - (1 - np.where(alone, OF_PROBLEM_ALONE, OF_PROBLEM)) * level[index]
     thresholds = [thresholds_of(column).astype(np.float32) for column in timings.rows.T]
     codes = trees.Trees(tuple(thresholds), None, None, None, 0).codes(timings.rows)
-    data = lightgbm.Dataset(codes[learnt], label=errors[learnt], weight=weights[learnt])
+    dataset = lightgbm.Dataset(codes[learnt], label=errors[learnt], weight=weights[learnt])
     booster = lightgbm.train({
         "objective": "regression", "num_leaves": LEAVES, "max_depth": DEPTH,
         "learning_rate": RATE, "min_data_in_leaf": MIN_TIMINGS, "lambda_l2": RIDGE,
         "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "seed": 0,
         "deterministic": True, "force_row_wise": True, "num_threads": 1, "verbose": -1,
         "num_iterations": TREES, "max_bin": 256, "min_data_in_bin": 1,
-    }, data)  # fmt: skip
+    }, dataset)  # fmt: skip
     counts = np.array([len(each) for each in thresholds], np.uint8)
     grown_trees = [tree["tree_structure"] for tree in booster.dump_model()["tree_info"]]
     return {"thresholds": np.concatenate(thresholds), "counts": counts} | stored(grown_trees)
@@ -330,8 +330,8 @@ def stored(grown_trees: list[dict[str, Any]]) -> dict[str, Any]:
 def expected(timings: Timings, arrays: dict[str, Any]) -> Any:
     """Compute the expected seconds of all timings."""
     grown_trees = trees.Trees.of(arrays)
-    parts = range(0, len(timings.seconds), 1000)
-    factors = [grown_trees(timings.rows[i : i + 1000]) for i in progress(parts, "trees")]
+    starts = range(0, len(timings.seconds), 1000)
+    factors = [grown_trees(timings.rows[i : i + 1000]) for i in progress(starts, "trees")]
     return timings.roofline * np.concatenate(factors)
 
 

@@ -131,20 +131,20 @@ def configurations(case: Case, best: int) -> list[Any]:
 
     Where mma.sync may be faster than wgmma, the best of its configurations, too.
     """
-    others: list[Any] = []
+    mma_configs: list[Any] = []
     with tc.target("cpu", "sm_90a"):
         problem = problem_of(case)
         shape = choice.shape_of(problem, choice.choose_copies(problem, "sm90"))
         if choice.is_open(problem):
             ranked = choice.ranked_configs(problem, choice.kinds_of(problem, "sm80"))
-            others = [config for _, config in islice(ranked, BEST_MMA)]
+            mma_configs = [config for _, config in islice(ranked, BEST_MMA)]
     expected = ranking(shape)
     ranked = [config for _, config in expected]
     kinds: dict[Any, Any] = {}
     for seconds, config in expected:
         if seconds < PLAUSIBLE * expected[0][0]:
             kinds.setdefault(kind_of(config), config)
-    return list(dict.fromkeys([chosen(case), *ranked[:best], *kinds.values(), *others]))
+    return list(dict.fromkeys([chosen(case), *ranked[:best], *kinds.values(), *mma_configs]))
 
 
 def kind_of(config: Any) -> tuple[Any, ...]:
@@ -231,7 +231,7 @@ def measure(
     """Measure all configurations, the choice first, and the reference."""
     a, b = draw(torch, case, 0)
     sets = min(sets_beyond_cache(case.bytes, cache_bytes(torch)), MAX_LAUNCHES)
-    data = operands(torch, case, a, b, sets)
+    buffers = operands(torch, case, a, b, sets)
     launches, timed, failures, sampler = [], [], [], Sampler(torch, sets)
     begin, waited = time.perf_counter(), 0.0
     for config in configs:
@@ -241,7 +241,7 @@ def measure(
         try:
             if error:
                 raise RuntimeError(error)
-            launches.append(sampler(partial(ours, data, config)))
+            launches.append(sampler(partial(ours, buffers, config)))
             timed.append(config)
         except Exception as failed:
             failures.append({"config": asdict(config), **failure(failed)})
@@ -252,7 +252,7 @@ def measure(
     result["prepared_s"] = time.perf_counter() - begin
     prepared = None
     with suppress(Exception):
-        separate = replace(data, d=[torch.zeros_like(d) for d in data.d])
+        separate = replace(buffers, d=[torch.zeros_like(d) for d in buffers.d])
         prepared = baseline.prepare(case, separate)
         launches.append(sampler(prepared.launch))
     samples = sampled(launches, *((LONG_ROUNDS, LONG_HOPELESS) if sampler.is_long else ()))
@@ -274,9 +274,9 @@ def measure(
     return result
 
 
-def ours(data: Operands, config: Any, i: int) -> None:
-    options = gemm_options(data.case)
-    kernels.gemm(data.a[i], data.b[i], out=data.d[i], config=config, **options)
+def ours(buffers: Operands, config: Any, i: int) -> None:
+    options = gemm_options(buffers.case)
+    kernels.gemm(buffers.a[i], buffers.b[i], out=buffers.d[i], config=config, **options)
 
 
 class Sampler:

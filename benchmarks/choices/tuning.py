@@ -98,13 +98,13 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-def measurer(torch: Any, given: Any, remember: bool, **how: Any) -> Callable[[Case], Any]:
+def measurer(torch: Any, candidates: Any, remember: bool, **how: Any) -> Callable[[Case], Any]:
     def measure(case: Case) -> dict[str, Any]:
         a, b = draw(torch, case, 0)
         dtype = torch_type(torch, case.out)
         out = torch.empty((case.M, case.N), dtype=dtype, device=a.device)
         before = kernels.plan(a, b, None, out).config
-        tuned = kernels.tune(a, b, out=out, candidates=given, remember=remember, **how)
+        tuned = kernels.tune(a, b, out=out, candidates=candidates, remember=remember, **how)
         trials = [
             described(trial.config)
             | ({"failure": trial.failure} if trial.failure else {"seconds": trial.seconds})

@@ -38,20 +38,20 @@ def relative_error(worst: float, largest: float) -> float | None:
     return worst / (largest or 1.0) if worst < float("inf") else None
 
 
-def check(torch: Any, data: Operands, result: Any) -> tuple[float | None, bool]:
+def check(torch: Any, buffers: Operands, result: Any) -> tuple[float | None, bool]:
     """Relative error of `result`, D of the first buffers, and whether all errors are allowed.
 
     Large problems are checked on a sample of rows.
     """
     worst, largest, correct = 0.0, 0.0, True
-    for part, a, b, d in parts(data, result):
+    for part, a, b, d in parts(buffers, result):
         wide = b.to(torch.float64)
         for rows in row_blocks(torch, part):
             # torch cannot index fp8 on every device, but it can index bytes.
             narrow = a.element_size() == 1
             a_rows = a.view(torch.uint8)[rows].view(a.dtype) if narrow else a[rows]
             a_rows = a_rows.to(torch.float64)
-            exact, allowed = expected(torch, data, a_rows @ wide, a_rows.abs() @ wide.abs())
+            exact, allowed = expected(torch, buffers, a_rows @ wide, a_rows.abs() @ wide.abs())
             error = (d[rows].to(torch.float64) - exact).abs()
             correct &= bool((error <= allowed).all())  # False for NaN
             worst = max(worst, float(error.nan_to_num(nan=float(torch.inf)).max()))
@@ -59,11 +59,11 @@ def check(torch: Any, data: Operands, result: Any) -> tuple[float | None, bool]:
     return relative_error(worst, largest), correct
 
 
-def parts(data: Operands, d: Any) -> Iterator[tuple[Case, Any, Any, Any]]:
+def parts(buffers: Operands, d: Any) -> Iterator[tuple[Case, Any, Any, Any]]:
     """Yield the plain GEMMs (case, A, B, D) of a grouped GEMM, or some of a batch."""
-    case, a, b = data.case, data.a[0], data.b[0]
+    case, a, b = buffers.case, buffers.a[0], buffers.b[0]
     if case.rows:
-        for group, (begin, end) in enumerate(data.bounds):
+        for group, (begin, end) in enumerate(buffers.bounds):
             yield case.part(end - begin), a[begin:end], b[group], d[begin:end]
     elif case.batch > 1:
         for i in range(0, case.batch, max(1, case.batch // MEMBERS)):
@@ -72,16 +72,16 @@ def parts(data: Operands, d: Any) -> Iterator[tuple[Case, Any, Any, Any]]:
         yield case, a, b, d[: case.M, : case.N]  # a baseline may pad D
 
 
-def expected(torch: Any, data: Operands, exact: Any, magnitudes: Any) -> tuple[Any, Any]:
+def expected(torch: Any, buffers: Operands, exact: Any, magnitudes: Any) -> tuple[Any, Any]:
     """Compute D and its allowed error from A B and |A| |B|.
 
     An unfused baseline rounds A B before the epilogue; the allowed error includes that.
     """
-    case = data.case
+    case = buffers.case
     allowed = allowed_error(case, magnitudes, exact)
     unit = STORED[case.out.name]
     if case.kind == "gelu":
-        exact = exact + data.bias.to(torch.float64)
+        exact = exact + buffers.bias.to(torch.float64)
         allowed = allowed + 2 * unit * exact.abs()
         result = torch.nn.functional.gelu(exact, approximate="tanh")
         return result, SLOPE * allowed + 2 * unit * result.abs()

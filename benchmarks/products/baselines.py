@@ -30,7 +30,7 @@ class Prepared:
 
     name: str
     launch: Launch
-    data: Operands
+    buffers: Operands
     note: str = ""
     close: Callable[[], None] = lambda: None
 
@@ -48,8 +48,8 @@ class Baseline:
         """Whether it may be the reference."""
         return True
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
-        """Launches that write to D of `data`; raises an error where the library cannot."""
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
+        """Launches that write to D of `buffers`; raises an error where the library cannot."""
         raise NotImplementedError
 
 
@@ -99,16 +99,16 @@ class CublasLt(Baseline):
         self._workspace = torch.empty(cublas.WORKSPACE, dtype=torch.uint8, device="cuda")
         self.version = f"cuBLASLt {self._library.version}"
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
         """CublasError where the library has no algorithm."""
         refused: Exception | None = None
         for variant, note in variants(case):
             try:
-                matmul = self.matmul(variant, fast=not case.precise, bias=data.bias)
+                matmul = self.matmul(variant, fast=not case.precise, bias=buffers.bias)
             except cublas.CublasError as error:
                 refused = error
                 continue
-            adapted = data if variant == case else padded_copies(self._torch, variant, data)
+            adapted = buffers if variant == case else padded_copies(self._torch, variant, buffers)
             place, launch = self.best(matmul, adapted)
             name = f"{self.version}, algorithm {place + 1} of {len(matmul.offers)}"
             return Prepared(name, launch, adapted, note, matmul.close)
@@ -132,7 +132,7 @@ class CublasLt(Baseline):
             bias=0 if bias is None else bias.data_ptr(),
         )
 
-    def best(self, matmul: cublas.Matmul, data: Operands) -> tuple[int, Launch]:
+    def best(self, matmul: cublas.Matmul, buffers: Operands) -> tuple[int, Launch]:
         """Index and launch of the fastest algorithm."""
         stream = self._torch.cuda.current_stream
 
@@ -143,10 +143,10 @@ class CublasLt(Baseline):
         for offer in matmul.offers:
             calls = [
                 matmul.caller(offer, a.data_ptr(), b.data_ptr(), d.data_ptr())
-                for a, b, d in zip(data.a, data.b, data.d, strict=True)
+                for a, b, d in zip(buffers.a, buffers.b, buffers.d, strict=True)
             ]
-            launches.append(partial(launch, calls, data))  # keeps the buffers alive
-        place = fastest(self._torch, launches, data.sets, cublas.CublasError)
+            launches.append(partial(launch, calls, buffers))  # keeps the buffers alive
+        place = fastest(self._torch, launches, buffers.sets, cublas.CublasError)
         return place, launches[place]
 
 
@@ -162,7 +162,7 @@ def variants(case: Case) -> Iterator[tuple[Case, str]]:
     yield replace(case, layout="row.col", **padded), f"reference padded to {size}, row.col"
 
 
-def padded_copies(torch: Any, case: Case, data: Operands) -> Operands:
+def padded_copies(torch: Any, case: Case, buffers: Operands) -> Operands:
     """Copies of the operands in the layout of `case`, padded with zeros to its size."""
 
     def copy(x: Any, rows: int, cols: int, order: str) -> Any:
@@ -171,9 +171,9 @@ def padded_copies(torch: Any, case: Case, data: Operands) -> Operands:
         return padded
 
     a_order, b_order = case.orders
-    a = copy(data.a[0], case.M, case.K, a_order)
-    b = copy(data.b[0], case.K, case.N, b_order)
-    return operands(torch, case, a, b, data.sets)
+    a = copy(buffers.a[0], case.M, case.K, a_order)
+    b = copy(buffers.b[0], case.K, case.N, b_order)
+    return operands(torch, case, a, b, buffers.sets)
 
 
 class CublasLtUnfused(Baseline):
@@ -187,22 +187,22 @@ class CublasLtUnfused(Baseline):
     def __init__(self, torch: Any, lt: CublasLt) -> None:
         self._torch, self._lt = torch, lt
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
         wide = replace(case, N=case.N * case.weights, kind="plain")
-        options = {"dtype": data.d[0].dtype, "device": data.d[0].device}
-        between = [self._torch.zeros((wide.M, wide.N), **options) for _ in range(data.sets)]
+        options = {"dtype": buffers.d[0].dtype, "device": buffers.d[0].device}
+        between = [self._torch.zeros((wide.M, wide.N), **options) for _ in range(buffers.sets)]
         matmul = self._lt.matmul(wide)
-        place, gemm = self._lt.best(matmul, replace(data, case=wide, d=between))
+        place, gemm = self._lt.best(matmul, replace(buffers, case=wide, d=between))
         passes = elementwise(self._torch, case)
 
         def launch(function: Any, i: int) -> None:
             gemm(i)
-            function(between[i], data.bias, data.d[i])
+            function(between[i], buffers.bias, buffers.d[i])
 
         launches = [partial(launch, function) for _, function in passes]
-        chosen = fastest(self._torch, launches, data.sets, ())
+        chosen = fastest(self._torch, launches, buffers.sets, ())
         name = f"{self._lt.version}, algorithm {place + 1}, then {passes[chosen][0]}"
-        return Prepared(name, launches[chosen], data, close=matmul.close)
+        return Prepared(name, launches[chosen], buffers, close=matmul.close)
 
 
 def elementwise(torch: Any, case: Case) -> list[tuple[str, Any]]:
@@ -231,13 +231,13 @@ class CublasLtLoop(Baseline):
     def __init__(self, lt: CublasLt) -> None:
         self._lt = lt
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
         gemms: list[Launch] = []
         stack = ExitStack()
-        for g, (begin, end) in enumerate(data.bounds):
+        for g, (begin, end) in enumerate(buffers.bounds):
             part, rows = case.part(end - begin), slice(begin, end)
             operands_of_part = Operands(
-                part, [a[rows] for a in data.a], [b[g] for b in data.b], [d[rows] for d in data.d]
+                part, [a[rows] for a in buffers.a], [b[g] for b in buffers.b], [d[rows] for d in buffers.d]
             )
             matmul = self._lt.matmul(part, offers=GROUP_OFFERS)
             stack.callback(matmul.close)
@@ -248,7 +248,7 @@ class CublasLtLoop(Baseline):
                 gemm(i)
 
         name = f"{self._lt.version}, {len(gemms)} launches in a graph"
-        return Prepared(name, launch, data, close=stack.close)
+        return Prepared(name, launch, buffers, close=stack.close)
 
 
 class CublasGrouped(Baseline):
@@ -260,25 +260,25 @@ class CublasGrouped(Baseline):
         self._torch = torch
         self._library = cublas.Cublas()
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
         def addresses(x: Any, firsts: Sequence[int]) -> Any:
             """Device array of the addresses of x[first]."""
             step = x.element_size() * x.stride(0)
             values = [x.data_ptr() + first * step for first in firsts]
             return self._torch.tensor(values, dtype=self._torch.int64, device=x.device)
 
-        begins, matrices = [begin for begin, _ in data.bounds], range(len(case.rows))
+        begins, matrices = [begin for begin, _ in buffers.bounds], range(len(case.rows))
         pointers = [
             (addresses(a, begins), addresses(b, matrices), addresses(d, begins))
-            for a, b, d in zip(data.a, data.b, data.d, strict=True)
+            for a, b, d in zip(buffers.a, buffers.b, buffers.d, strict=True)
         ]
         matmul = cublas.GroupedMatmul(self._library, case.dtype, case.rows, case.N, case.K)
         stream = self._torch.cuda.current_stream
 
-        def launch(i: int, keep: Operands = data) -> None:
+        def launch(i: int, keep: Operands = buffers) -> None:
             matmul(*(x.data_ptr() for x in pointers[i]), stream().cuda_stream)
 
-        return Prepared(f"{self.name} {self._library.version}", launch, data)
+        return Prepared(f"{self.name} {self._library.version}", launch, buffers)
 
 
 class Torch(Baseline):
@@ -296,21 +296,21 @@ class Torch(Baseline):
     def is_fair(self, case: Case) -> bool:
         return case.kind == "grouped" or not self._with_cublas
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
-        name, function = torch_call(self._torch, case, data)
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
+        name, function = torch_call(self._torch, case, buffers)
 
         def call(i: int) -> None:
             self._torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
             function(i)
 
         call(0)
-        return Prepared(f"{self.version} {name}", call, data)
+        return Prepared(f"{self.version} {name}", call, buffers)
 
 
-def torch_call(torch: Any, case: Case, data: Operands) -> tuple[str, Launch]:
-    a, b, d = data.a, data.b, data.d
+def torch_call(torch: Any, case: Case, buffers: Operands) -> tuple[str, Launch]:
+    a, b, d = buffers.a, buffers.b, buffers.d
     if case.kind == "grouped":
-        ends = data.offsets[1:].contiguous()
+        ends = buffers.offsets[1:].contiguous()
 
         def call(i: int) -> None:
             d[i] = torch._grouped_mm(a[i], b[i], offs=ends)
@@ -318,7 +318,7 @@ def torch_call(torch: Any, case: Case, data: Operands) -> tuple[str, Launch]:
         return "_grouped_mm", call
     if case.kind == "gelu":
         return "_addmm_activation", lambda i: torch._addmm_activation(
-            data.bias, a[i], b[i], use_gelu=True, out=d[i]
+            buffers.bias, a[i], b[i], use_gelu=True, out=d[i]
         )
     if case.kind == "swiglu":
         epilogue = dict(elementwise(torch, case))["torch"]
@@ -343,19 +343,19 @@ class CuSparseLt(Baseline):
     def __init__(self, torch: Any) -> None:
         self._torch = torch
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
         torch = self._torch
-        compressed = [torch._cslt_compress(a) for a in data.a]
+        compressed = [torch._cslt_compress(a) for a in buffers.a]
         how: dict[str, Any] = {}
         if case.out != case.element:  # out_dtype is an error for 16-bit types, even the same one
             how["out_dtype"] = torch_type(torch, case.out)
-        how["alg_id"] = torch._cslt_sparse_mm_search(compressed[0], data.b[0], **how)
+        how["alg_id"] = torch._cslt_sparse_mm_search(compressed[0], buffers.b[0], **how)
 
         def launch(i: int) -> None:
-            data.d[i] = torch._cslt_sparse_mm(compressed[i], data.b[i], **how)
+            buffers.d[i] = torch._cslt_sparse_mm(compressed[i], buffers.b[i], **how)
 
         version = torch.backends.cusparselt.version()
-        return Prepared(f"{self.name} {version}, algorithm {how['alg_id']}", launch, data)
+        return Prepared(f"{self.name} {version}, algorithm {how['alg_id']}", launch, buffers)
 
 
 class Triton(Baseline):
@@ -374,12 +374,12 @@ class Triton(Baseline):
     def is_fair(self, case: Case) -> bool:
         return False
 
-    def prepare(self, case: Case, data: Operands) -> Prepared:
+    def prepare(self, case: Case, buffers: Operands) -> Prepared:
         configs = self._kernels.configurations(case.dtype, case.M, not case.precise)
 
         def launch(config: Any, i: int) -> None:
-            self._kernels.gemm(data.a[i], data.b[i], data.d[i], config)
+            self._kernels.gemm(buffers.a[i], buffers.b[i], buffers.d[i], config)
 
         launches = [partial(launch, config) for config in configs]
-        chosen = fastest(self._torch, launches, data.sets, Exception)
-        return Prepared(f"{self.version}, {configs[chosen]}", launches[chosen], data)
+        chosen = fastest(self._torch, launches, buffers.sets, Exception)
+        return Prepared(f"{self.version}, {configs[chosen]}", launches[chosen], buffers)

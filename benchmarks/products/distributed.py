@@ -163,8 +163,12 @@ def _measure(name: str, M: int, N: int, K: int, repeats: int) -> dict[str, Any]:
             step()
         torch.cuda.synchronize()
         error = (first.float() - result.float()).abs().max() / result.float().abs().max()
-        same = all(bool(torch.equal(ours(), first)) for _ in range(repeats))
-        found: dict[str, Any] = {"error": float(error), "same bits": same, "correct": float(error) < 0.02}
+        is_same = all(bool(torch.equal(ours(), first)) for _ in range(repeats))
+        measured: dict[str, Any] = {
+            "error": float(error),
+            "same bits": is_same,
+            "correct": float(error) < 0.02,
+        }
         times = {"collective": _time(collective), "GEMM": _time(multiply)}
         times["in turn"] = _time(lambda: [step() for step in steps])
         times["ours"] = _time(ours)
@@ -172,8 +176,8 @@ def _measure(name: str, M: int, N: int, K: int, repeats: int) -> dict[str, Any]:
             with suppress(RuntimeError):
                 times["fused"] = _time(fused)
     bound = max(times["collective"], times["GEMM"])
-    found |= {key: round(value, 4) for key, value in times.items()}
-    return found | {"of the bound": round(times["ours"] / bound, 3)}
+    measured |= {key: round(value, 4) for key, value in times.items()}
+    return measured | {"of the bound": round(times["ours"] / bound, 3)}
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:

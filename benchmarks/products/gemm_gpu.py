@@ -35,14 +35,14 @@ class GpuBench:
         """Our timing or failure, that of each baseline, and the reference."""
         a, b = draw(self.torch, case, self._seed)
         sets = 1 if self._hot else sets_beyond_cache(case.bytes, self.cache)
-        data = operands(self.torch, case, a, b, sets)
+        buffers = operands(self.torch, case, a, b, sets)
         baselines = [baseline for baseline in self.baselines if baseline.supports(case)]
         result: dict[str, Any] = {"sets": sets, "baselines": {b.name: {} for b in baselines}}
         with ExitStack() as stack:
-            launches = {"ours": self._attempt(result, partial(self._ours, data, result))}
+            launches = {"ours": self._attempt(result, partial(self._ours, buffers, result))}
             for baseline in baselines:
                 about = result["baselines"][baseline.name]
-                prepare = partial(self._baseline, baseline, data, about, stack)
+                prepare = partial(self._baseline, baseline, buffers, about, stack)
                 launches[baseline.name] = self._attempt(about, prepare)
             self._time({name: x for name, x in launches.items() if x is not None}, result)
         return result | reference([b for b in baselines if b.is_fair(case)], result)
@@ -64,24 +64,24 @@ class GpuBench:
             self.alive()
             return None
 
-    def _ours(self, data: Operands, result: dict[str, Any]) -> TimedLaunch:
-        launch = TimedLaunch(self.torch, ours(data), data.sets)
+    def _ours(self, buffers: Operands, result: dict[str, Any]) -> TimedLaunch:
+        launch = TimedLaunch(self.torch, ours(buffers), buffers.sets)
         result["first_call_s"] = launch.first_call
-        if data.case.kind in ("plain", "batched"):
-            result |= planned(data.a[0], data.b[0], data.d[0], **gemm_options(data.case))
-        result["error"], result["correct"] = check(self.torch, data, data.d[0])
+        if buffers.case.kind in ("plain", "batched"):
+            result |= planned(buffers.a[0], buffers.b[0], buffers.d[0], **gemm_options(buffers.case))
+        result["error"], result["correct"] = check(self.torch, buffers, buffers.d[0])
         return launch
 
     def _baseline(
-        self, baseline: Baseline, data: Operands, about: dict[str, Any], stack: ExitStack
+        self, baseline: Baseline, buffers: Operands, about: dict[str, Any], stack: ExitStack
     ) -> TimedLaunch:
-        separate = replace(data, d=[self.torch.zeros_like(d) for d in data.d])
-        prepared = baseline.prepare(data.case, separate)
+        separate = replace(buffers, d=[self.torch.zeros_like(d) for d in buffers.d])
+        prepared = baseline.prepare(buffers.case, separate)
         stack.callback(prepared.close)
-        launch = TimedLaunch(self.torch, prepared.launch, data.sets)
+        launch = TimedLaunch(self.torch, prepared.launch, buffers.sets)
         prepared.launch(0)  # a captured launch may return a tensor that no replay has written
         about["name"], about["note"] = prepared.name, prepared.note
-        about["error"], about["correct"] = check(self.torch, data, prepared.data.d[0])
+        about["error"], about["correct"] = check(self.torch, buffers, prepared.buffers.d[0])
         return launch
 
     def _time(self, launches: dict[str, TimedLaunch], result: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ def tile(config: Any) -> str:
     usual |= {"pingpong": False, "swapped": False}
     fields = usual | vars(config)
     cluster = f"c{fields['cluster_m']}" + f"x{fields['cluster_n']}" * (fields["cluster_n"] > 1)
-    parts = [
+    words = [
         "x".join(str(fields[name]) for name in ("BM", "BN", "BK") if name in fields),
         f"s{config.stages}",
         cluster if cluster != "c1" else "",
@@ -146,12 +146,12 @@ def tile(config: Any) -> str:
         "pp" if fields["pingpong"] else "",
         "t" if fields["swapped"] else "",
     ]
-    return " ".join(part for part in parts if part)
+    return " ".join(part for part in words if part)
 
 
-def ours(data: Operands) -> Launch:
-    """Launches of our kernel that write to `data.d`."""
-    return KINDS[data.case.kind](data)
+def ours(buffers: Operands) -> Launch:
+    """Launches of our kernel that write to `buffers.d`."""
+    return KINDS[buffers.case.kind](buffers)
 
 
 def gemm_options(case: Case) -> dict[str, Any]:
@@ -160,18 +160,18 @@ def gemm_options(case: Case) -> dict[str, Any]:
     return {"family": case.family or None, "accumulate": FAST if fast else None, "precision": case.precision}
 
 
-def plain(data: Operands) -> Launch:
-    options = gemm_options(data.case)
-    return lambda i: kernels.gemm(data.a[i], data.b[i], out=data.d[i], **options)
+def plain(buffers: Operands) -> Launch:
+    options = gemm_options(buffers.case)
+    return lambda i: kernels.gemm(buffers.a[i], buffers.b[i], out=buffers.d[i], **options)
 
 
-def grouped(data: Operands) -> Launch:
-    return lambda i: kernels.grouped_gemm(data.a[i], data.b[i], data.offsets, out=data.d[i])
+def grouped(buffers: Operands) -> Launch:
+    return lambda i: kernels.grouped_gemm(buffers.a[i], buffers.b[i], buffers.offsets, out=buffers.d[i])
 
 
-def gelu(data: Operands) -> Launch:
-    bias = data.bias.expand(data.case.M, data.case.N)
-    return lambda i: kernels.gemm(data.a[i], data.b[i], bias, out=data.d[i], epilogue=tanh_gelu)
+def gelu(buffers: Operands) -> Launch:
+    bias = buffers.bias.expand(buffers.case.M, buffers.case.N)
+    return lambda i: kernels.gemm(buffers.a[i], buffers.b[i], bias, out=buffers.d[i], epilogue=tanh_gelu)
 
 
 def tanh_gelu(value, row, col):  # type: ignore[no-untyped-def]  # in the kernel language
@@ -180,14 +180,14 @@ def tanh_gelu(value, row, col):  # type: ignore[no-untyped-def]  # in the kernel
     return 0.5 * value * (1.0 + tc.tanh(inner))
 
 
-def swiglu(data: Operands) -> Launch:
-    N = data.case.N
-    return lambda i: kernels.swiglu(data.a[i], data.b[i][:, :N], data.b[i][:, N:], out=data.d[i])
+def swiglu(buffers: Operands) -> Launch:
+    N = buffers.case.N
+    return lambda i: kernels.swiglu(buffers.a[i], buffers.b[i][:, :N], buffers.b[i][:, N:], out=buffers.d[i])
 
 
-def sparse(data: Operands) -> Launch:
-    compressed = [kernels.compress(a) for a in data.a]
-    return lambda i: kernels.gemm(compressed[i], data.b[i], out=data.d[i])
+def sparse(buffers: Operands) -> Launch:
+    compressed = [kernels.compress(a) for a in buffers.a]
+    return lambda i: kernels.gemm(compressed[i], buffers.b[i], out=buffers.d[i])
 
 
 KINDS: dict[str, Callable[[Operands], Launch]] = {

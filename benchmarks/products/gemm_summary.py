@@ -179,7 +179,7 @@ def case_row(result: Result, unit: str, scale: float) -> dict[str, str]:
 def notes(result: Result) -> str:
     """Remarks that a reader of a result needs, the worst first."""
     reference = result.get("reference_baseline")
-    parts = [
+    remarks = [
         result.get("failure", ""),
         f"left out: {result['left_out']}" if "left_out" in result else "",
         "WRONG RESULT" if result.get("correct") is False else "",
@@ -190,11 +190,11 @@ def notes(result: Result) -> str:
     ]
     for name, timing in result.get("baselines", {}).items():
         if "failure" in timing and name != USUAL[0]:
-            parts.append(f"{name}: {timing['failure']}")
+            remarks.append(f"{name}: {timing['failure']}")
         if timing.get("correct") is False:
-            parts.append(f"{name}: wrong result")
+            remarks.append(f"{name}: wrong result")
     for name in ("ours", "reference"):
         launched_as = result.get(name, {}).get("launched_as", USUAL[1])
         if launched_as != USUAL[1]:
-            parts.append(f"{name} in {launched_as}")
-    return one_line("; ".join(part for part in parts if part), 300)
+            remarks.append(f"{name} in {launched_as}")
+    return one_line("; ".join(part for part in remarks if part), 300)

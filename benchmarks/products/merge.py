@@ -48,8 +48,8 @@ def merged(documents: Sequence[Document]) -> Report:
     for result in (result for part in parts for result in part["results"]):
         if "left_out" not in result or case_of(result) not in results:
             results[case_of(result)] = result
-    kept = {key: x for key, x in last["summary"].items() if key in ("target", "suite", "tuned")}
-    suite: Any = suites.SUITES.get(kept["suite"], []) if is_gemm else examples.EXAMPLES
+    summary = {key: x for key, x in last["summary"].items() if key in ("target", "suite", "tuned")}
+    suite: Any = suites.SUITES.get(summary["suite"], []) if is_gemm else examples.EXAMPLES
     order = {case: n for n, case in enumerate(suite)}
     place = lambda case: order.get(case if is_gemm else case[0], len(order))
     asked: Document = {"only": list(examples.EXAMPLES)}
@@ -60,7 +60,7 @@ def merged(documents: Sequence[Document]) -> Report:
     report = Report(
         last["benchmark"], {**last["options"], **asked}, last["method"], last["machine"],
         [results[case] for case in sorted(results, key=place)],
-        kept, datetime.fromisoformat(last["date"]),
+        summary, datetime.fromisoformat(last["date"]),
     )  # fmt: skip
     report.summary["parts"] = [
         {

@@ -57,42 +57,42 @@ def measure(
     """One result for each kernel, the reference last."""
     batch, heads, length, dim = problem
     sizes = Problem(batch, heads, heads, length, length, dim, dim, causal)
-    data, work = drawn_sets(torch, sizes), sizes.operations(2 * dim)
-    exact = other(torch, "CUDNN_ATTENTION", data[0], causal)
+    sets, work = drawn_sets(torch, sizes), sizes.operations(2 * dim)
+    exact = other(torch, "CUDNN_ATTENTION", sets[0], causal)
     results, launches = [], []
-    for name, launch in compared(torch, data, causal):
-        data[0][3].zero_()  # all but the reference write to the same results
+    for name, launch in compared(torch, sets, causal):
+        sets[0][3].zero_()  # all but the reference write to the same results
         result = launch(0)
-        apart = difference(data[0][3] if result is None else result, exact)
+        apart = difference(sets[0][3] if result is None else result, exact)
         correct = apart is not None and apart <= TOLERANCE
         results.append({"name": name, "problem": [*problem, causal], "error": apart, "correct": correct})
-        launches.append(TimedLaunch(torch, launch, len(data)))
+        launches.append(TimedLaunch(torch, launch, len(sets)))
     timings = time_settled(launches, rounds)
     for result, timing in zip(results, timings, strict=True):
         pairs = zip(timings[-1].samples, timing.samples, strict=True)
-        shares = sorted(theirs / own for theirs, own in pairs)
+        shares = sorted(theirs / ours for theirs, ours in pairs)
         rate, share = work / timing.median / 1e12, shares[len(shares) // 2]
         result |= {"timing": timing.json(), "tflops": rate, "share": share}
     return results
 
 
-def compared(torch: Any, data: list[list[Any]], causal: bool) -> Iterator[tuple[str, Launch]]:
+def compared(torch: Any, sets: list[list[Any]], causal: bool) -> Iterator[tuple[str, Launch]]:
     """The launches: those of the steps and of the library write to o and return None."""
     for number, name in enumerate(tutorial.ATTENTION_NAMES, 1):
         step, options = tutorial.load_step(number, tutorial.ATTENTION_NAMES), {}
         if number == len(tutorial.ATTENTION_NAMES):
             options["tickets"] = torch.zeros(1, dtype=torch.int32, device="cuda")
-        yield name, partial(launch_step, partial(step.attention, causal=causal, **options), data)
-    yield LIBRARY, partial(launch_library, data, causal)
-    yield REFERENCE, lambda i: other(torch, "CUDNN_ATTENTION", data[i], causal)
+        yield name, partial(launch_step, partial(step.attention, causal=causal, **options), sets)
+    yield LIBRARY, partial(launch_library, sets, causal)
+    yield REFERENCE, lambda i: other(torch, "CUDNN_ATTENTION", sets[i], causal)
 
 
-def launch_step(attention: Any, data: list[list[Any]], i: int) -> None:
-    attention(*data[i])
+def launch_step(attention: Any, sets: list[list[Any]], i: int) -> None:
+    attention(*sets[i])
 
 
-def launch_library(data: list[list[Any]], causal: bool, i: int) -> None:
-    q, k, v, o = data[i]
+def launch_library(sets: list[list[Any]], causal: bool, i: int) -> None:
+    q, k, v, o = sets[i]
     kernels.attention(q, k, v, causal=causal, out=o)
 
 

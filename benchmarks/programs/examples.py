@@ -129,10 +129,10 @@ def measure(torch: Any, make: Callable[..., Case], problem: tuple[Any, ...], rou
     return result
 
 
-def difference(mine: Any, other: Any) -> float | None:
+def difference(mine: Any, reference: Any) -> float | None:
     """Largest difference, relative to the largest magnitude; None if not all are numbers."""
-    mine, other = mine.double().flatten(), other.double().flatten()
-    apart = float((mine - other).abs().max() / other.abs().max().clamp(min=1e-300))
+    mine, reference = mine.double().flatten(), reference.double().flatten()
+    apart = float((mine - reference).abs().max() / reference.abs().max().clamp(min=1e-300))
     return apart if math.isfinite(apart) else None
 
 
@@ -155,22 +155,22 @@ def attention(torch: Any, module: str, batch: int, heads: int, length: int, dim:
     example = import_module(f"examples.{module}")
     shape = batch, heads, length, dim
     new = partial(torch.randn, shape, dtype=torch.bfloat16, **drawing(torch))
-    data = rotating(torch, 8 * math.prod(shape), lambda: [new() for _ in range(4)])
+    sets = rotating(torch, 8 * math.prod(shape), lambda: [new() for _ in range(4)])
     grid = -(-length // example.ROWS), heads, batch
     launch = example.attention_kernel[grid, example.THREADS]
     scale = math.log2(math.e) / math.sqrt(dim)
 
     def other(i: int, backend: Any) -> Any:
         with sdpa_kernel(backend):
-            return torch.nn.functional.scaled_dot_product_attention(*data[i][:3], is_causal=causal)
+            return torch.nn.functional.scaled_dot_product_attention(*sets[i][:3], is_causal=causal)
 
     return Case(
         f"{batch} x {heads} heads, {length} keys, D {dim}{', causal' * causal}",
         4.0 * math.prod(shape) * length * (0.5 if causal else 1),
         "FLOP/s",
-        len(data),
-        lambda i: launch(*data[i], scale, dim=dim, causal=causal),
-        data[0][3],
+        len(sets),
+        lambda i: launch(*sets[i], scale, dim=dim, causal=causal),
+        sets[0][3],
         {
             "cuDNN": partial(other, backend=SDPBackend.CUDNN_ATTENTION),
             "FlashAttention 2": partial(other, backend=SDPBackend.FLASH_ATTENTION),
@@ -184,8 +184,8 @@ def norm(torch: Any, rows: int, columns: int) -> Case:
 
     new = partial(torch.randn, dtype=torch.bfloat16, **drawing(torch))
     shapes = [(rows, columns), (rows, columns), (columns,), (rows, columns), (rows, columns)]
-    data = rotating(torch, 8 * rows * columns, lambda: [new(shape) for shape in shapes])
-    launch, width = example.norm_kernel[rows, example.THREADS], example.vector_width(data[0][0])
+    sets = rotating(torch, 8 * rows * columns, lambda: [new(shape) for shape in shapes])
+    launch, width = example.norm_kernel[rows, example.THREADS], example.vector_width(sets[0][0])
 
     def eager(x: Any, residual: Any, weight: Any) -> Any:
         s = x + residual
@@ -197,10 +197,10 @@ def norm(torch: Any, rows: int, columns: int) -> Case:
         f"{rows} x {columns}, bf16",
         8.0 * rows * columns,
         "B/s",
-        len(data),
-        lambda i: launch(*data[i], 1e-6, width=width),
-        data[0][4],
-        {"torch": lambda i: eager(*data[i][:3])[0], "torch.compile": lambda i: fused(*data[i][:3])[0]},
+        len(sets),
+        lambda i: launch(*sets[i], 1e-6, width=width),
+        sets[0][4],
+        {"torch": lambda i: eager(*sets[i][:3])[0], "torch.compile": lambda i: fused(*sets[i][:3])[0]},
     )
 
 
@@ -217,23 +217,23 @@ def histogram(torch: Any, power: int, name: str) -> Case:
     """Counters are set to zero by each launch."""
     from examples import histogram as example
 
-    data = rotating(torch, 2**power, lambda: DRAWS[name](torch, 2**power))
+    sets = rotating(torch, 2**power, lambda: DRAWS[name](torch, 2**power))
     counts = torch.zeros(256, device="cuda", dtype=torch.int32)
     launch = example.histogram_kernel[example.BLOCKS, example.THREADS]
 
     def ours(i: int) -> None:
         counts.zero_()
-        launch(data[i], counts.view(torch.uint32))
+        launch(sets[i], counts.view(torch.uint32))
 
     return Case(
         f"2^{power} bytes, {name}",
         2.0**power,
         "B/s",
-        len(data),
+        len(sets),
         ours,
         counts,
         # torch.histc adds to global memory alone: 1.2 s for 2^28 bytes on an H200.
-        {"torch.bincount": lambda i: torch.bincount(data[i], minlength=256)},
+        {"torch.bincount": lambda i: torch.bincount(sets[i], minlength=256)},
         tolerance=0.0,
     )
 
@@ -242,22 +242,22 @@ def reduction(torch: Any, power: int) -> Case:
     from examples import reduction as example
 
     size = 2**power
-    data = rotating(torch, 4 * size, lambda: torch.rand(size, **drawing(torch)))
+    sets = rotating(torch, 4 * size, lambda: torch.rand(size, **drawing(torch)))
     sums, total = (torch.empty(n, device="cuda") for n in (example.blocks_for(size), 1))
     launches = [example.sum_kernel[blocks, example.THREADS] for blocks in (len(sums), 1)]
 
     def ours(i: int) -> None:
-        launches[0](data[i], sums)
+        launches[0](sets[i], sums)
         launches[1](sums, total)
 
     return Case(
         f"2^{power} f32",
         4.0 * size,
         "B/s",
-        len(data),
+        len(sets),
         ours,
         total,
-        {"torch.sum": lambda i: data[i].sum()},
+        {"torch.sum": lambda i: sets[i].sum()},
         tolerance=1e-5,
     )
 
@@ -280,7 +280,7 @@ def w4a16(torch: Any, m: int, n: int, k: int) -> Case:
     """Weights and scales are read; a group has 128 along K for torch's kernel, too."""
     from examples import w4a16 as example
 
-    data, scales, zeros = int4_weights(torch, n, k)
+    sets, scales, zeros = int4_weights(torch, n, k)
     x = torch.randn(m, k, dtype=torch.bfloat16, **drawing(torch))
     d, tiles = x.new_empty(m, n), example.tiles_of(m, n)
     grid = n // tiles["rows"], -(-m // tiles["tokens"])
@@ -290,12 +290,12 @@ def w4a16(torch: Any, m: int, n: int, k: int) -> Case:
         f"M {m}, N {n}, K {k}, bf16",
         n * k / 2 + 2 * scales.numel(),
         "B/s",
-        len(data),
-        lambda i: launch(x, data[i][0], scales, d, **tiles),
+        len(sets),
+        lambda i: launch(x, sets[i][0], scales, d, **tiles),
         d,
         {
-            "bf16 weights": lambda i: torch.nn.functional.linear(x, data[i][2]),
-            "torch int4": lambda i: int4(x, data[i][1], example.GROUP, zeros),
+            "bf16 weights": lambda i: torch.nn.functional.linear(x, sets[i][2]),
+            "torch int4": lambda i: int4(x, sets[i][1], example.GROUP, zeros),
         },
         tolerance=2.0**-5,
     )
@@ -309,20 +309,20 @@ def convolution(torch: Any, images: int, size: int, channels: int, filters: int,
     x_shape, w_shape = (images, size, size, channels), (filters, taps, taps, channels)
     y_shape = (*x_shape[:3], filters)
     moved = 2 * sum(map(math.prod, (x_shape, w_shape, y_shape)))
-    data = rotating(torch, moved, lambda: [new(shape) for shape in (x_shape, w_shape, y_shape)])
+    sets = rotating(torch, moved, lambda: [new(shape) for shape in (x_shape, w_shape, y_shape)])
     torch.backends.cudnn.benchmark = True
 
     def cudnn(i: int) -> Any:
-        x, w = (array.permute(0, 3, 1, 2) for array in data[i][:2])  # channels last in memory
+        x, w = (array.permute(0, 3, 1, 2) for array in sets[i][:2])  # channels last in memory
         return torch.nn.functional.conv2d(x, w, padding=taps // 2).permute(0, 2, 3, 1)
 
     return Case(
         f"{images} x {size}² x {channels} to {filters}, {taps} x {taps}",
         2.0 * math.prod(y_shape) * math.prod(w_shape[1:]),
         "FLOP/s",
-        len(data),
-        lambda i: example.launch(*data[i], taps // 2, 1, example.convolution_kernel),
-        data[0][2],
+        len(sets),
+        lambda i: example.launch(*sets[i], taps // 2, 1, example.convolution_kernel),
+        sets[0][2],
         {"cuDNN": cudnn},
     )
 
@@ -333,8 +333,8 @@ def numba_matmul(torch: Any, size: int) -> Case:
     from examples import numba_matmul as example
 
     new = partial(torch.randn, size, size, dtype=torch.float16, **drawing(torch))
-    data = rotating(torch, 6 * size * size, lambda: [new() for _ in range(3)])
-    arrays = [[cuda.as_cuda_array(x) for x in each] for each in data]
+    sets = rotating(torch, 6 * size * size, lambda: [new() for _ in range(3)])
+    arrays = [[cuda.as_cuda_array(x) for x in each] for each in sets]
     grid = size // example.TILE, size // example.TILE
 
     def ours(i: int) -> None:
@@ -345,10 +345,10 @@ def numba_matmul(torch: Any, size: int) -> Case:
         f"{size}³, f16",
         2.0 * size**3,
         "FLOP/s",
-        len(data),
+        len(sets),
         ours,
-        data[0][2],
-        {"torch.matmul": lambda i: data[i][0] @ data[i][1].T},
+        sets[0][2],
+        {"torch.matmul": lambda i: sets[i][0] @ sets[i][1].T},
     )
 
 
@@ -382,19 +382,19 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
         for result in document["results"]:
             if result["example"] != name or result["problem"] == "small":
                 continue
-            own, rate = result.get("timing", {}), result.get("rate")
+            timing, rate = result.get("timing", {}), result.get("rate")
             row = {
-                "problem": result["problem"], "ours": duration(own.get("median")),
+                "problem": result["problem"], "ours": duration(timing.get("median")),
                 result.get("unit", "rate").replace("FLOP", "TFLOP").replace("B/s", "TB/s"):
                     number(rate and rate / 1e12, ".3g"),
             }  # fmt: skip
             notes = [] if result.get("correct", True) else ["WRONG RESULT"]
             if "failure" in result:
                 notes.append(one_line(result["failure"]))
-            for other, result_of_other in result.get("others", {}).items():
-                row[other] = duration(result_of_other.get("timing", {}).get("median"))
+            for library, result_of_other in result.get("others", {}).items():
+                row[library] = duration(result_of_other.get("timing", {}).get("median"))
                 if "failure" in result_of_other:
-                    notes.append(f"{other}: {one_line(result_of_other['failure'])}")
+                    notes.append(f"{library}: {one_line(result_of_other['failure'])}")
             rows.append(row | {"ratio": number(result.get("ratio"), ".2f"), "notes": "; ".join(notes)})
         if rows:
             names = list(dict.fromkeys(column for row in rows for column in row))

@@ -81,20 +81,20 @@ def make_weights(torch: Any, kind: str, n: int, k: int) -> tuple[list[Any], Any]
 
 def make_case(torch: Any, kind: str, m: int, n: int, k: int) -> Case:
     """Weights and scales are read."""
-    data, zeros = make_weights(torch, kind, n, k)
+    sets, zeros = make_weights(torch, kind, n, k)
     x = torch.randn(m, k, dtype=torch.bfloat16, **drawing(torch))
     d = x.new_empty(m, n)
-    others = {"bf16": lambda i: torch.nn.functional.linear(x, data[i][2])}
+    baselines = {"bf16": lambda i: torch.nn.functional.linear(x, sets[i][2])}
     if kind == "s4":
         int4 = torch.ops.aten._weight_int4pack_mm
-        others["torch int4"] = lambda i: int4(x, data[i][1], GROUP, zeros)
+        baselines["torch int4"] = lambda i: int4(x, sets[i][1], GROUP, zeros)
     return Case(
         f"M {m}, N {n}, K {k}, bf16",
         n * k * getattr(tc, kind).bits / 8 + zeros.numel(),
         "B/s",
-        len(data),
-        lambda i: kernels.gemm(x, data[i][0], out=d),
+        len(sets),
+        lambda i: kernels.gemm(x, sets[i][0], out=d),
         d,
-        others,
+        baselines,
         tolerance=2.0**-5,
     )

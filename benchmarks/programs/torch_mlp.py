@@ -118,7 +118,7 @@ def models(torch: Any, case: Sequence[int], device: str = "cuda") -> dict[str, A
     return built
 
 
-def data(torch: Any, case: Sequence[int], device: str = "cuda") -> tuple[Any, Any]:
+def training_data(torch: Any, case: Sequence[int], device: str = "cuda") -> tuple[Any, Any]:
     """Inputs, and targets that a fixed linear map makes of them."""
     rows, features, _ = case
     generator = torch.Generator(device).manual_seed(1)
@@ -150,7 +150,7 @@ def stepper(torch: Any, model: Any, loss: Callable[[Any, Any], Any], x: Any, y: 
 
 def measure_accuracy(torch: Any, case: Sequence[int], steps: int, device: str = "cuda") -> dict[str, Any]:
     """Losses and weights after `steps` steps, of the three models."""
-    x, y = data(torch, case, device)
+    x, y = training_data(torch, case, device)
     losses, moved, first = {}, {}, None
     for name, model in models(torch, case, device).items():
         first = first or [p.detach().float() for p in model.parameters()]
@@ -159,8 +159,8 @@ def measure_accuracy(torch: Any, case: Sequence[int], steps: int, device: str = 
         losses[name] = [float(step()) for _ in range(steps)]
         if not all(map(math.isfinite, losses[name])):
             raise ValueError(f"the training of {name} diverges: losses {losses[name]}")
-        parts = [(p.detach().float() - q).ravel() for p, q in zip(model.parameters(), first)]
-        moved[name] = torch.cat(parts)
+        changes = [(p.detach().float() - q).ravel() for p, q in zip(model.parameters(), first)]
+        moved[name] = torch.cat(changes)
         del model, step
     result: dict[str, Any] = {"losses": losses}
     for name in ("tensorcore_dsl", "torch"):
@@ -170,7 +170,7 @@ def measure_accuracy(torch: Any, case: Sequence[int], steps: int, device: str = 
             "weight_error": float((moved[name] - moved["f32"]).norm() / moved["f32"].norm()),
         }
     pairs = zip(losses["tensorcore_dsl"], losses["torch"], strict=True)
-    result["between"] = max(abs(mine - other) / other for mine, other in pairs)
+    result["between"] = max(abs(mine - theirs) / theirs for mine, theirs in pairs)
     # As good as torch, up to half of its own error: both round at the same places.
     result["correct"] = all(
         result["tensorcore_dsl"][kind] <= 1.5 * result["torch"][kind] + 1e-5
@@ -181,7 +181,7 @@ def measure_accuracy(torch: Any, case: Sequence[int], steps: int, device: str = 
 
 def measure_time(torch: Any, case: Sequence[int], mode: str, rounds: int) -> dict[str, Any]:
     """Seconds of a step of ours and of torch's, in turns."""
-    x, y = data(torch, case)
+    x, y = training_data(torch, case)
     built, steps = models(torch, case), {}
     for name in ("tensorcore_dsl", "torch"):
         torch._dynamo.reset()
@@ -198,7 +198,7 @@ def measure_time(torch: Any, case: Sequence[int], mode: str, rounds: int) -> dic
             seconds = seconds_of(torch, lambda step=step: [step() for _ in range(count)])
             samples[name].append(seconds / count)
         order.reverse()
-    timings = {name: Timing(tuple(own)) for name, own in samples.items()}
+    timings = {name: Timing(tuple(seconds)) for name, seconds in samples.items()}
     result: dict[str, Any] = {name: timing.json() for name, timing in timings.items()}
     result["ratio"] = timings["torch"].median / timings["tensorcore_dsl"].median
     return result

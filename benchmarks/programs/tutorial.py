@@ -68,18 +68,18 @@ def run(options: argparse.Namespace) -> Report:
 def measure(torch: Any, cublas: CublasLt, case: Case, rounds: int) -> list[dict[str, Any]]:
     """One result for each kernel, the reference last."""
     sets = sets_beyond_cache(case.bytes, cache_bytes(torch))
-    data = operands(torch, case, *draw(torch, case, 0), sets)
+    buffers = operands(torch, case, *draw(torch, case, 0), sets)
     results, launches = [], []
-    for name, launch in compared(cublas, case, data):
-        for d in data.d:
+    for name, launch in compared(cublas, case, buffers):
+        for d in buffers.d:
             d.zero_()  # all write to the same results
-        launches.append(TimedLaunch(torch, launch, data.sets))
-        error, correct = check(torch, data, data.d[0])
+        launches.append(TimedLaunch(torch, launch, buffers.sets))
+        error, correct = check(torch, buffers, buffers.d[0])
         results.append({"name": name, "size": case.M, "error": error, "correct": correct})
     timings = time_settled(launches, rounds)
     reference = timings[-1].samples
     for result, timing in zip(results, timings, strict=True):
-        shares = sorted(theirs / own for theirs, own in zip(reference, timing.samples, strict=True))
+        shares = sorted(theirs / ours for theirs, ours in zip(reference, timing.samples, strict=True))
         result |= {
             "timing": timing.json(),
             "tflops": case.operations / timing.median / 1e12,
@@ -110,16 +110,16 @@ def run_for(seconds: float, launch: TimedLaunch) -> None:
         launch.sample()
 
 
-def compared(cublas: CublasLt, case: Case, data: Operands) -> Iterator[tuple[str, Launch]]:
+def compared(cublas: CublasLt, case: Case, buffers: Operands) -> Iterator[tuple[str, Launch]]:
     for number, name in enumerate(tutorial.NAMES, 1):
-        yield name, partial(launch_step, tutorial.load_step(number).gemm, data)
-    yield LIBRARY, plain(data)
-    yield REFERENCE, cublas.prepare(case, data).launch
+        yield name, partial(launch_step, tutorial.load_step(number).gemm, buffers)
+    yield LIBRARY, plain(buffers)
+    yield REFERENCE, cublas.prepare(case, buffers).launch
 
 
-def launch_step(gemm: Any, data: Operands, i: int) -> None:
+def launch_step(gemm: Any, buffers: Operands, i: int) -> None:
     """The steps take B as N x K; here it is a K x N view of the same memory."""
-    gemm(data.a[i], data.b[i].mT, data.d[i])
+    gemm(buffers.a[i], buffers.b[i].mT, buffers.d[i])
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:

@@ -52,8 +52,8 @@ class Trees:
         inner = feature != LEAF
         before = np.cumsum(inner, dtype=np.int32) - inner  # inner nodes before this one
         in_tree = before - np.repeat(before[root], sizes)
-        own = np.arange(len(feature), dtype=np.int32) - np.repeat(root, sizes)
-        child = np.where(inner, 1 + 2 * in_tree, own)
+        leaf = np.arange(len(feature), dtype=np.int32) - np.repeat(root, sizes)
+        child = np.where(inner, 1 + 2 * in_tree, leaf)
         code = stored["code"]
         nodes = child << 16 | np.where(inner, feature << 8 | code, 255)
         answers = code.view(np.int8).astype(np.int64) << np.repeat(stored["shifts"], sizes)

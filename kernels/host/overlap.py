@@ -29,15 +29,15 @@ def check_written(
                 f"{name} has shape {x.shape} and strides {x.strides}: several of its elements lie "
                 f"at one address, so they cannot hold different results; pass a copy"
             )
-        for other, y in others.items():
-            if name == "out" and other == in_place and is_same(x, y):
+        for operand, y in others.items():
+            if name == "out" and operand == in_place and is_same(x, y):
                 continue
             if x.on_host == y.on_host and share_memory(_memory(x), _memory(y)):
-                what = "is written too" if other in written else f"is read while {name} is written"
+                what = "is written too" if operand in written else f"is read while {name} is written"
                 allowed = f"; only {in_place} may be out itself" if in_place else ""
                 raise tc.ArgumentError(
-                    f"{name} shares memory with {other}, which {what}: pass another array, or a "
-                    f"copy of {other}{allowed}"
+                    f"{name} shares memory with {operand}, which {what}: pass another array, or a "
+                    f"copy of {operand}{allowed}"
                 )
         others[name] = x
 

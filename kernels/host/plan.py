@@ -459,8 +459,8 @@ def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan
     k_major = problem.a_k_major, problem.b_k_major
     along_k = runs_along_k(config.BM, config.BN, k_major)
     lines, _, warps = TILES_ALONG_K if along_k else TILES_BESIDE
-    own = config.vector_warps if config.vector_warps in warps else warps[0]
-    needed = vector_config(config.BM, config.BN, k_major, own)
+    warps_of_tile = config.vector_warps if config.vector_warps in warps else warps[0]
+    needed = vector_config(config.BM, config.BN, k_major, warps_of_tile)
     if config != replace(needed, stages=config.stages, group_m=config.group_m):
         raise tc.ArgumentError(
             f"these operands take {needed} for tiles of {config.BM} x {config.BN}, not {config}"

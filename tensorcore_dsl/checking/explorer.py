@@ -129,7 +129,7 @@ class _Search:
             self.expected = arrays
         else:
             named = by_rank(self.names, self.expected)
-            every = [(*one, found) for one, found in zip(named, flat(arrays), strict=True)]
+            every = [(*one, contents) for one, contents in zip(named, flat(arrays), strict=True)]
             differences = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
             outcome.differences = [d for d in differences if d is not None]
         return outcome

@@ -73,8 +73,8 @@ class Place:
         return self._index("thread")
 
     def _index(self, what: str) -> list[int] | None:
-        found = re.search(rf"\b{what} ({_INDEX})", self.who)
-        numbers = re.findall(r"\d+", found[1]) if found else []
+        match = re.search(rf"\b{what} ({_INDEX})", self.who)
+        numbers = re.findall(r"\d+", match[1]) if match else []
         return [int(n) for n in [*numbers, 0, 0][:3]] if numbers else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -241,8 +241,8 @@ class CheckResult:
         return self.ok
 
     def __str__(self) -> str:
-        parts = [str(found) for found in (*self.findings, *self.warnings)]
-        text = "\n\n".join([*parts, self.summary()])
+        texts = [str(finding) for finding in (*self.findings, *self.warnings)]
+        text = "\n\n".join([*texts, self.summary()])
         if self.failure:
             text += f"\nthe script failed ({self.failure}): what comes after that was not checked"
         return text
@@ -266,8 +266,8 @@ class CheckResult:
             "ok": self.ok,
             "launches": self.launches,
             "failure": self.failure,
-            "findings": [found.as_dict() for found in self.findings],
-            "warnings": [found.as_dict() for found in self.warnings],
+            "findings": [finding.as_dict() for finding in self.findings],
+            "warnings": [finding.as_dict() for finding in self.warnings],
         }
 
     def json(self) -> str:
@@ -302,8 +302,8 @@ class CheckResult:
             finally:
                 noted = [one for one in caught if issubclass(one.category, _WARNINGS)]
                 for one in noted:
-                    given = one.message
-                    warning = given if isinstance(given, Exception) else one.category(given)
+                    message = one.message
+                    warning = message if isinstance(message, Exception) else one.category(message)
                     place = Loc(one.filename, one.lineno)
                     _add(self.warnings, Finding.of(warning, kernel, place, self.launches))
         for one in caught:

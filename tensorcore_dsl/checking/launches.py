@@ -70,10 +70,10 @@ class _Group:
                 writeable, array.flags.writeable = array.flags.writeable, True
                 array[...] = content
                 array.flags.writeable = writeable
-        rest = iter(flat)
+        copies = iter(flat)
         orders = (None, Schedule("down"), seed)  # of threads: each launch gets another one
         jobs = [
-            partial(launch.again, [next(rest) for _ in arguments], orders[(seed + i) % len(orders)])
+            partial(launch.again, [next(copies) for _ in arguments], orders[(seed + i) % len(orders)])
             for i, (launch, arguments) in enumerate(zip(self.launches, self.arguments, strict=True))
         ]
         blocks = [prod(launch.config.grid) for launch in self.launches]

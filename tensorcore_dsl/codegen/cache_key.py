@@ -169,8 +169,8 @@ class _Walk:
 
     def put(self, *words: object) -> None:
         for word in words:
-            data = str(word).encode(errors="surrogatepass")
-            self.digest.update(struct.pack("<Q", len(data)) + data)
+            encoded = str(word).encode(errors="surrogatepass")
+            self.digest.update(struct.pack("<Q", len(encoded)) + encoded)
 
     def visit(self, value: Any) -> None:
         if type(value) in _PLAIN:
@@ -247,13 +247,13 @@ class _Walk:
         """Hash an object of a class in C by its reduction for pickle."""
         try:
             reduced = copyreg.dispatch_table.get(type(value))
-            parts = reduced(value) if reduced else value.__reduce_ex__(2)
+            reduction = reduced(value) if reduced else value.__reduce_ex__(2)
         except Exception as error:  # any error of objects that cannot be pickled
             raise Unhashable(f"a {type(value).__qualname__} of hidden contents") from error
-        if isinstance(parts, str):
-            self.put(parts)
+        if isinstance(reduction, str):
+            self.put(reduction)
             return
-        constructor, constructor_arguments, *state = parts
+        constructor, constructor_arguments, *state = reduction
         self.visit_all(constructor, constructor_arguments, *state[:1])
         for items in state[1:]:
             self.visit(list(items) if items is not None else None)

@@ -161,12 +161,12 @@ def _attributes_of(section: Section | None) -> Iterator[tuple[int, bytes]]:
 
     These are a format, the attribute's number, and the size of the value in 16 bits.
     """
-    data, at = section.data if section else b"", 0
-    while at + 4 <= len(data):
-        kind, attribute, size = struct.unpack_from("<BBH", data, at)
+    content, at = section.data if section else b"", 0
+    while at + 4 <= len(content):
+        kind, attribute, size = struct.unpack_from("<BBH", content, at)
         at += 4
         if kind == _SIZED_VALUE:
-            yield attribute, data[at : at + size]
+            yield attribute, content[at : at + size]
             at += size
 
 
@@ -181,14 +181,14 @@ def sections(code: bytes) -> Iterator[Section]:
     for name, kind, _, _, offset, size, _, info in headers:
         start = names + name
         text = code[start : code.index(0, start)].decode()
-        data = bytes(size) if kind == _NOBITS else code[offset : offset + size]
-        yield Section(text, data, info)
+        content = bytes(size) if kind == _NOBITS else code[offset : offset + size]
+        yield Section(text, content, info)
 
 
 def _log_of(log: str, kernel: str) -> str:
     """The part of ptxas' log about `kernel`; each function of the text has one."""
-    parts = re.split(r"(?=^ptxas info +: Compiling entry function )", log, flags=re.MULTILINE)
-    mine = [part for part in parts if f"entry function '{kernel}'" in part]
+    sections_of_log = re.split(r"(?=^ptxas info +: Compiling entry function )", log, flags=re.MULTILINE)
+    mine = [part for part in sections_of_log if f"entry function '{kernel}'" in part]
     return mine[0] if mine else log
 
 

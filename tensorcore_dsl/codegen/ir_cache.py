@@ -76,7 +76,7 @@ def _load(entry: str) -> Kernel | None:
 def _store(entry: str, kernel: Kernel) -> None:
     """Store IR on disk, unless it has format strings, which belong to one process."""
     try:
-        data = pickle.dumps(kernel, pickle.HIGHEST_PROTOCOL)
+        pickled = pickle.dumps(kernel, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
         return
-    disk_cache.store(entry, zlib.compress(data, 1), "")
+    disk_cache.store(entry, zlib.compress(pickled, 1), "")

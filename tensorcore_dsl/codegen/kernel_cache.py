@@ -81,18 +81,18 @@ def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
         return None
 
 
-def _read(data: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
+def _read(entry: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
     """Read a kernel from an entry's bytes and text, and check the type of every field."""
     head = json.loads(text)
     if not _fits(head, HEAD):
         raise ValueError("this is no head of an entry")
     ptx_size, log_size = head["sizes"]
-    ptx, log = data[:ptx_size].decode(), data[ptx_size : ptx_size + log_size].decode()
+    ptx, log = entry[:ptx_size].decode(), entry[ptx_size : ptx_size + log_size].decode()
     cubin = Cubin(
         head["name"],
         head["arch"],
         ptx,
-        data[ptx_size + log_size :],
+        entry[ptx_size + log_size :],
         log,
         block_shared=head["block_shared"],
         threads=head["threads"],

@@ -140,8 +140,8 @@ class _Printer:
         if kernel.strings:
             yield ".extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 arguments);"
         for position, string in enumerate(kernel.strings):
-            data = [*string.encode(), 0]
-            yield f".global .align 1 .b8 string{position}[{len(data)}] = {{{', '.join(map(str, data))}}};"
+            text = [*string.encode(), 0]
+            yield f".global .align 1 .b8 string{position}[{len(text)}] = {{{', '.join(map(str, text))}}};"
         if extern:
             align = max(kernel.shared_align, kernel.dynamic)
             yield f".extern .shared .align {align} .b8 shared_memory[];"

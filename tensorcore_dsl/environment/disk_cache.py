@@ -24,8 +24,8 @@ def entry_name(*parts: object) -> str:
     """The name of the entry for `parts`, such as text, architecture, versions and flags."""
     digest = hashlib.sha256(_MAGIC)
     for part in parts:
-        data = str(part).encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
+        encoded = str(part).encode()
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()
 
 
@@ -40,14 +40,14 @@ def load(name: str, directory: Path | None = None) -> tuple[bytes, str] | None:
     if path is None or not is_trusted(path.parent):
         return None
     try:
-        data = path.read_bytes()
+        content = path.read_bytes()
     except OSError:
         return None
     with suppress(OSError):  # a disk that cannot be written
         os.utime(path)
     start = len(_MAGIC) + 32
-    payload = data[start:]
-    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != _digest(payload):
+    payload = content[start:]
+    if content[: len(_MAGIC)] != _MAGIC or content[len(_MAGIC) : start] != _digest(payload):
         return None
     try:
         (size,) = struct.unpack_from("<I", payload)

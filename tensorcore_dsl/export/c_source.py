@@ -182,16 +182,16 @@ class CSource(EagerDict):
 
     def _signature(self) -> str:
         name = self.interface.name
-        given = [f"const {name}_kernel *kernel", "CUstream stream"]
+        parameters = [f"const {name}_kernel *kernel", "CUstream stream"]
         if self.interface.grid is None:
-            given += ["unsigned grid_x", "unsigned grid_y", "unsigned grid_z"]
+            parameters += ["unsigned grid_x", "unsigned grid_y", "unsigned grid_z"]
         for argument in self.interface.arguments:
             kind = argument.type
             if isinstance(kind, ArrayType):
-                given.append(f"tensorcore_array{kind.ndim} {self.names[argument.name]}")
+                parameters.append(f"tensorcore_array{kind.ndim} {self.names[argument.name]}")
             elif isinstance(kind, ScalarType):
-                given.append(f"{_C_TYPES[parameter_type(kind.dtype)]} {self.names[argument.name]}")
-        return f"CUresult {name}_launch({', '.join(given)})"
+                parameters.append(f"{_C_TYPES[parameter_type(kind.dtype)]} {self.names[argument.name]}")
+        return f"CUresult {name}_launch({', '.join(parameters)})"
 
     def _load(self) -> str:
         name, config, entry = self.interface.name, self.interface.config, self.interface.cubin.name

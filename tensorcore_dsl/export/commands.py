@@ -53,13 +53,13 @@ def _lines(fields: dict[str, Any]) -> str:
 
 def compile_kernel(options: argparse.Namespace) -> int:
     kernel, names = kernel_in_file(options.kernel)
-    given = arguments_of(kernel, options.types, names)
-    chosen = kernel.specialise((), given, options.arch)
+    arguments = arguments_of(kernel, options.types, names)
+    chosen = kernel.specialise((), arguments, options.arch)
     texts: dict[str, Callable[[], str]] = {
         "ir": lambda: format_kernel(chosen.ir),
         "ptx": lambda: chosen.ptx,
         "sass": lambda: "".join(f"{line.text}\n" for line in disassemble(chosen.cubin, {})),
-        "resources": lambda: _lines(vars(kernel.resources(**given, arch=options.arch))),
+        "resources": lambda: _lines(vars(kernel.resources(**arguments, arch=options.arch))),
     }
     for form in [form for form in PRINTED if getattr(options, form)] or ["resources"]:
         print(texts[form](), end="")
@@ -68,6 +68,6 @@ def compile_kernel(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     kernel, names = kernel_in_file(options.kernel)
-    given = arguments_of(kernel, options.types, names)
-    print(kernel.export(options.out, given, **{option: getattr(options, option) for option in _OPTIONS}))
+    arguments = arguments_of(kernel, options.types, names)
+    print(kernel.export(options.out, arguments, **{option: getattr(options, option) for option in _OPTIONS}))
     return 0

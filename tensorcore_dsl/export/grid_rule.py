@@ -109,9 +109,9 @@ def _c(node: ast.AST, text: str, types: Types, c_names: Mapping[str, str] | None
         ) if isinstance(types.get(name), ArrayType):
             if type(axis) is int and 0 <= axis < types[name].ndim:
                 return f"(int64_t){c_name(name)}.shape[{axis}]"
-    given = ast.unparse(node)
+    expression = ast.unparse(node)
     raise ArgumentError(
-        f"grid {text!r}: {given} is not possible; allowed are {_ALLOWED}; the arguments are "
+        f"grid {text!r}: {expression} is not possible; allowed are {_ALLOWED}; the arguments are "
         f"{listing(_described(types))}"
     )
 

@@ -46,14 +46,14 @@ class Argument:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Argument:
-        if data["kind"] == "none":
-            return cls(data["name"], None)
-        dtype = dtypes.ALL[data["dtype"]]
-        if data["kind"] == "number":
-            return cls(data["name"], ScalarType(dtype))
-        kind = ArrayType(dtype, data["ndim"], tuple(data["unit"]), data["align"], data["writable"])
-        return cls(data["name"], kind, None if data["shape"] is None else tuple(data["shape"]))
+    def from_json(cls, fields: dict[str, Any]) -> Argument:
+        if fields["kind"] == "none":
+            return cls(fields["name"], None)
+        dtype = dtypes.ALL[fields["dtype"]]
+        if fields["kind"] == "number":
+            return cls(fields["name"], ScalarType(dtype))
+        kind = ArrayType(dtype, fields["ndim"], tuple(fields["unit"]), fields["align"], fields["writable"])
+        return cls(fields["name"], kind, None if fields["shape"] is None else tuple(fields["shape"]))
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,14 @@ class Interface:
     def read(cls, path: Path) -> Interface:
         """Read an interface from a JSON file, and the code from the file in the same folder."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            version = data["format"]
-            code = (path.parent / data["code"]).read_bytes()
+            document = json.loads(path.read_text(encoding="utf-8"))
+            version = document["format"]
+            code = (path.parent / document["code"]).read_bytes()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArgumentError(f"{path} describes no exported kernel: {error}") from None
         if version != FORMAT:
             raise ArgumentError(f"{path} has format {version}; this version reads format {FORMAT}")
-        arguments = tuple(map(Argument.from_json, data["arguments"]))
+        arguments = tuple(map(Argument.from_json, document["arguments"]))
         names = [argument.name for argument in arguments]
         maps = tuple(
             TensorMap(
@@ -170,9 +170,9 @@ class Interface:
                 m["swizzle"],
                 im2col=m["im2col"] and Im2col(*map(tuple, m["im2col"])),
             )
-            for m in data["tensor_maps"]
+            for m in document["tensor_maps"]
         )
-        launch = data["launch"]
+        launch = document["launch"]
         cluster = launch["cluster"] and tuple(launch["cluster"])
         config = LaunchConfig(
             (1, 1, 1),
@@ -183,12 +183,14 @@ class Interface:
             launch["pdl"],
             launch["cluster_in_code"],
         )
-        cubin = Cubin(data["entry"], data["arch"], "", code, "", tensor_maps=maps, checks=launch["checks"])
+        cubin = Cubin(
+            document["entry"], document["arch"], "", code, "", tensor_maps=maps, checks=launch["checks"]
+        )
         types = {argument.name: argument.type for argument in arguments}
         rule = None if launch["grid"] is None else GridRule.of(launch["grid"], types)
-        constants = tuple(data["constants"].items())
-        told = data["made_by"], data["about"]
-        return cls(data["name"], data["code"], cubin, arguments, rule, config, constants, *told)
+        constants = tuple(document["constants"].items())
+        told = document["made_by"], document["about"]
+        return cls(document["name"], document["code"], cubin, arguments, rule, config, constants, *told)
 
 
 def element_bytes(kind: ArrayType) -> int:

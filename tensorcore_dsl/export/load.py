@@ -155,9 +155,9 @@ class _Launcher(Launcher):
         return [_as_exported(d, argument) for d, argument in zip(described, self.exported, strict=True)]
 
 
-def _as_exported(given: Description, argument: Argument) -> Description:
+def _as_exported(passed: Description, argument: Argument) -> Description:
     """Replace a description's type by the compiled type; ArgumentError if it does not fit."""
-    kind, wanted = given.type, argument.type
+    kind, wanted = passed.type, argument.type
     fits = kind == wanted
     if isinstance(kind, ArrayType) and isinstance(wanted, ArrayType):
         fits = (
@@ -165,12 +165,12 @@ def _as_exported(given: Description, argument: Argument) -> Description:
             and kind.align >= wanted.align
             and all(one or not needed for one, needed in zip(kind.unit, wanted.unit, strict=True))
             and (kind.writable or not wanted.writable)
-            and argument.shape in (None, given.shape)
+            and argument.shape in (None, passed.shape)
         )
     if not fits:
         shape = "" if argument.shape is None else f" of shape {argument.shape}"
-        given_shape = f" of shape {given.shape}" if isinstance(kind, ArrayType) and shape else ""
+        passed_shape = f" of shape {passed.shape}" if isinstance(kind, ArrayType) and shape else ""
         raise ArgumentError(
-            f"argument {argument.name!r} is {kind}{given_shape}; the exported kernel takes {wanted}{shape}"
+            f"argument {argument.name!r} is {kind}{passed_shape}; the exported kernel takes {wanted}{shape}"
         )
-    return given._replace(type=wanted)
+    return passed._replace(type=wanted)

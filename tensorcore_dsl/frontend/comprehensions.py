@@ -49,13 +49,13 @@ class Comprehensions(Expressions):
         if not generators:
             results.append(item())
             return
-        first, rest = generators[0], generators[1:]
+        first, inner = generators[0], generators[1:]
         items = self.eval(first.iter)
         self.check_advance(items)
         for value in items:
             self.assign(first.target, value)
             if all(self._static_test(test) for test in first.ifs):
-                self._generate(rest, item, results)
+                self._generate(inner, item, results)
 
     def _static_test(self, node: ast.expr) -> bool:
         condition = arithmetic.truth(self.builder, self.eval(node))

@@ -211,8 +211,8 @@ class Expressions:
             return False
         if isinstance(owner, (types.ModuleType, type)):
             return not is_library(owner.__name__)
-        own = name in getattr(owner, "__dict__", ()) and self.surroundings.name_of(owner) is None
-        return not own and not is_library(type(owner).__module__)
+        is_attribute = name in getattr(owner, "__dict__", ()) and self.surroundings.name_of(owner) is None
+        return not is_attribute and not is_library(type(owner).__module__)
 
     def eval_Subscript(self, node: ast.Subscript) -> Any:
         container, index = self.eval(node.value), self.eval(node.slice)
@@ -220,8 +220,8 @@ class Expressions:
         return container[index]
 
     def eval_Slice(self, node: ast.Slice) -> slice:
-        parts = (node.lower, node.upper, node.step)
-        return slice(*(None if p is None else self.eval(p) for p in parts))
+        bounds = (node.lower, node.upper, node.step)
+        return slice(*(None if p is None else self.eval(p) for p in bounds))
 
     def eval_Tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
         return tuple(self.items(node.elts))
@@ -253,13 +253,13 @@ class Expressions:
 
     def eval_JoinedStr(self, node: ast.JoinedStr) -> Any:
         """A string, or for `print` a `Text` if it contains run-time values."""
-        parts = [
+        pieces = [
             self._formatted(part) if isinstance(part, ast.FormattedValue) else self.eval(part)
             for part in node.values
         ]
-        if all(isinstance(part, str) for part in parts):
-            return "".join(parts)
-        inside = [part.parts if isinstance(part, Text) else [part] for part in parts]
+        if all(isinstance(part, str) for part in pieces):
+            return "".join(pieces)
+        inside = [part.parts if isinstance(part, Text) else [part] for part in pieces]
         return Text([piece for pieces in inside for piece in pieces])
 
     def _formatted(self, node: ast.FormattedValue) -> Any:

@@ -94,21 +94,21 @@ class Flow(Calls):
         """Evaluate statements; the result says how they ended."""
         for place, statement in enumerate(statements):
             self.mark(statement, "line")
-            rest = statements[place + 1 :]
+            following = statements[place + 1 :]
             leaves = self._leaves(statement)
             if (
                 leaves
                 and isinstance(statement, ast.If)
                 and (always_exits(statement.body) or always_exits(statement.orelse))
             ):
-                return self.guarded(statement, partial(self._exiting_if, rest=rest))  # type: ignore[no-any-return]
+                return self.guarded(statement, partial(self._exiting_if, following=following))  # type: ignore[no-any-return]
             status = self.statement(statement)
             if self.builder.scopes is not None:
                 self.assigned(statement, changed_names(statement))
             if status is not None:
                 return status
             if leaves:
-                status = self._going_on(partial(self.block, rest))
+                status = self._going_on(partial(self.block, following))
                 if status != "everywhere":
                     return status
         return None
@@ -144,7 +144,7 @@ class Flow(Calls):
         """The flag of "break", "continue" or "return": the name of its variable."""
         return RETURNED if kind == "return" else f"<{kind} {len(self.loops)}>"
 
-    def _going_on(self, rest: Rest) -> Status:
+    def _going_on(self, following: Rest) -> Status:
         """Evaluate the rest where no flag is set; "everywhere": none can be, the caller goes on."""
         variables = self.frame.variables
         flags = {k: variables.get(self._flag(k), False) for k in EXITS}
@@ -160,7 +160,7 @@ class Flow(Calls):
         def go_on() -> Status:
             for name in pending:
                 self.frame.variables[name] = False
-            return rest()
+            return following()
 
         def stop() -> Status:
             if len(pending) == 1:
@@ -192,11 +192,11 @@ class Flow(Calls):
             return self.block(node.body if condition else node.orelse)
         return self._branches(condition, partial(self.block, node.body), partial(self.block, node.orelse))
 
-    def _exiting_if(self, node: ast.If, rest: Sequence[ast.stmt]) -> Status:
+    def _exiting_if(self, node: ast.If, following: Sequence[ast.stmt]) -> Status:
         """An `if` with a side that always exits: the statements after it go to the other side."""
         condition = arithmetic.truth(self.builder, self.eval(node.test))
         sides = [
-            partial(self.block, side if always_exits(side) else [*side, *rest])
+            partial(self.block, side if always_exits(side) else [*side, *following])
             for side in (node.body, node.orelse)
         ]
         if not isinstance(condition, Scalar):

@@ -30,8 +30,8 @@ def likely_plan(value: Any) -> Any:
     if is_number(value):
         return None if isinstance(value, bool) else Carry(holding_type([value]))
     if isinstance(value, Struct):
-        parts = [Carry() if isinstance(p, RuntimeValue) else p for p in children(value) or ()]
-        return rebuilt(value, parts)
+        items = [Carry() if isinstance(p, RuntimeValue) else p for p in children(value) or ()]
+        return rebuilt(value, items)
     if type(value) is list and value and isinstance(value[0], (RegisterGroup, Struct)):
         plans = [likely_plan(item) for item in value]
         return None if any(plan is None for plan in plans) else plans

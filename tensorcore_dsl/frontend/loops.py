@@ -143,7 +143,7 @@ class _Variables:
 
     def _likely(self, assigned: frozenset[str]) -> Iterator[tuple[Slot, Any]]:
         """What loops change: see the module. A list that is an item or an attribute is replaced."""
-        own, replaced = self._own(self.entry), set[int]()
+        entry_number, replaced = self._own(self.entry), set[int]()
         frames = [self.entry.number(frame.variables) for frame in self.frames]
         for number, copied in enumerate(self.entry.copies):
             if id(self.entry.containers[number]) in replaced:
@@ -151,7 +151,7 @@ class _Variables:
             for key, value in _entries(copied):
                 if isinstance(copied, list):
                     wanted = isinstance(value, (RegisterGroup, list))
-                elif number == own:
+                elif number == entry_number:
                     wanted = key in assigned and (isinstance(value, list) or is_number(value))
                 else:
                     wanted = number not in frames and isinstance(value, list)

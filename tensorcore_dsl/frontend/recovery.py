@@ -114,9 +114,9 @@ def standard_input() -> str:
         facts = os.fstat(0)
         if not stat.S_ISREG(facts.st_mode):
             return ""
-        data = os.pread(0, facts.st_size, 0)
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return io.TextIOWrapper(io.BytesIO(data), encoding).read()
+        source = os.pread(0, facts.st_size, 0)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        return io.TextIOWrapper(io.BytesIO(source), encoding).read()
     except (OSError, AttributeError, SyntaxError, UnicodeDecodeError):
         return ""
 

@@ -168,8 +168,8 @@ def exits_of(statement: ast.AST) -> frozenset[str]:
         return frozenset()
     inside = frozenset().union(*map(exits_of, _statements(statement)))
     if isinstance(statement, _LOOPS):
-        own = frozenset().union(*map(exits_of, statement.orelse))
-        return (inside & {"return"}) | own
+        of_else = frozenset().union(*map(exits_of, statement.orelse))
+        return (inside & {"return"}) | of_else
     return inside
 
 

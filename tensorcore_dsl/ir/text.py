@@ -221,10 +221,10 @@ class _Cursor:
     position: int = 0
 
     def fail(self, expected: str) -> CompileError:
-        rest = self.text[self.position :].strip()
-        rest = f"found {_shortened(rest)!r}" if rest else "the line ends"
+        remainder = self.text[self.position :].strip()
+        remainder = f"found {_shortened(remainder)!r}" if remainder else "the line ends"
         text = _shortened(self.text)
-        return CompileError(f"line {self.number}: expected {expected}, {rest}\n    {text}")
+        return CompileError(f"line {self.number}: expected {expected}, {remainder}\n    {text}")
 
     def maybe(self, pattern: str) -> re.Match[str] | None:
         """Skip blanks and read `pattern`; None if it does not match."""

@@ -109,13 +109,13 @@ def parse_accesses(text: str) -> tuple[Access, ...]:
 
 
 def _parse_access(words: Sequence[str]) -> Access:
-    verb, operand, space, size, *rest = words
+    verb, operand, space, size, *qualifiers = words
     assert verb in VERBS and space in SPACES, f"bad access {words}"
     number, _, kind = size.partition("*")
     bits, packed = _SCALAR_TYPE.fullmatch(kind or "b8").groups()  # type: ignore[union-attr]
     count = int(number) * (int(packed or 1)) if number.isdigit() else number
     named: dict[str, Any] = {"scalar": int(bits) // 8}
-    for word in filter(None, ".".join(rest).split(".")):
+    for word in filter(None, ".".join(qualifiers).split(".")):
         name, _, value = word.partition("=")
         kinds = {"order": ORDERS, "scope": SCOPES, "completion": COMPLETIONS}
         kind = next((kind for kind, known in kinds.items() if word in known), name)

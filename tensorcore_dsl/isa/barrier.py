@@ -29,9 +29,9 @@ def arrive(ctx: Context, instr: Instruction, barrier: Any, count: Any) -> np.nda
     return ctx.barriers.arrive(_ids(ctx, barrier), _ids(ctx, count), False)
 
 
-def vote(ctx: Context, instr: Instruction, barrier: Any, *rest: Any) -> tuple[np.ndarray, np.ndarray]:
+def vote(ctx: Context, instr: Instruction, barrier: Any, *operands: Any) -> tuple[np.ndarray, np.ndarray]:
     """Wait for all participants and reduce their predicates."""
-    *count, predicate = rest
+    *count, predicate = operands
     counts = _ids(ctx, count[0]) if count else None
     predicate = np.broadcast_to(np.asarray(predicate, bool), (ctx.threads,))
     go, true, arrived = ctx.barriers.arrive_counting(_ids(ctx, barrier), counts, predicate)

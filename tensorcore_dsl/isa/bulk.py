@@ -93,10 +93,10 @@ def _check_own(ctx: Context, instr: Instruction, dst: Any) -> None:
             )
 
 
-def load_tensor(ctx: Context, instr: Instruction, dst: Any, tensor: Any, *rest: Any) -> None:
+def load_tensor(ctx: Context, instr: Instruction, dst: Any, tensor: Any, *operands: Any) -> None:
     _check_own(ctx, instr, dst)
     rank = int(instr.params["rank"])
-    coordinates, (bar, *extra) = rest[:rank], rest[rank:]
+    coordinates, (bar, *extra) = operands[:rank], operands[rank:]
     offsets = None
     if instr.params["im2col"]:
         offsets, extra = extra[: rank - 2], extra[rank - 2 :]
@@ -104,10 +104,10 @@ def load_tensor(ctx: Context, instr: Instruction, dst: Any, tensor: Any, *rest: 
     ctx.bulk.tensor_load(dst, tensor, coordinates, offsets, bar, mask)
 
 
-def store_tensor(ctx: Context, instr: Instruction, tensor: Any, *rest: Any) -> None:
+def store_tensor(ctx: Context, instr: Instruction, tensor: Any, *operands: Any) -> None:
     rank = int(instr.params["rank"])
     offsets = [0] * (rank - 2) if instr.params["im2col"] else None
-    ctx.bulk.tensor_store(tensor, rest[:rank], offsets, rest[rank], instr.params.get("op"))
+    ctx.bulk.tensor_store(tensor, operands[:rank], offsets, operands[rank], instr.params.get("op"))
 
 
 def load_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:

@@ -80,11 +80,11 @@ class Descriptor:
 
         EmulationError if the threads of an active warpgroup hold different descriptors.
         """
-        words, own = bits[:, 0], np.zeros(len(bits), np.int64)
+        words, rows = bits[:, 0], np.zeros(len(bits), np.int64)
         if ((bits != words[:, None]).any(axis=1) & whole).any():
             raise EmulationError(f"{instr.mnemonic}: {name} differs within a warpgroup")
-        different, own[whole] = np.unique(words[whole], return_inverse=True)
-        return cls(**unpack_descriptor(different)), own
+        different, rows[whole] = np.unique(words[whole], return_inverse=True)
+        return cls(**unpack_descriptor(different)), rows
 
     def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
         """(descriptors, chunks) addresses of 16-byte chunks, in the order (row of memory, chunk).

@@ -84,8 +84,8 @@ def operand(name: str, layout: Layout) -> Operand:
 
 def size(shape: str) -> Shape:
     """("m16n8k16") -> (16, 8, 16)."""
-    m, rest = shape[1:].split("n")
-    n, k = rest.split("k")
+    m, after_m = shape[1:].split("n")
+    n, k = after_m.split("k")
     return int(m), int(n), int(k)
 
 

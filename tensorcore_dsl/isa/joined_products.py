@@ -87,10 +87,10 @@ def _placed(steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]]) 
 
 def _joined(operands: Sequence[Lines]) -> Lines | None:
     """Join the lines of `operands` along K; None if their layouts differ."""
-    first, *rest = operands
+    first, *others = operands
     alike = (first.shape, first.size, first.across)
     rows, tables = first.chunks.rows, [operand.chunks.addresses for operand in operands]
-    for operand in rest:
+    for operand in others:
         if (operand.shape, operand.size, operand.across) != alike:
             return None
         if operand.chunks.rows is not rows and not np.array_equal(operand.chunks.rows, rows):

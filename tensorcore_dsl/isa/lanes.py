@@ -102,8 +102,8 @@ def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:
         return ()
     bits = [max(instr.operands[i].register_bits, 8) for i in registers]
 
-    def execute(context: Any, *given: Any) -> Any:
-        left = iter(given)
+    def execute(context: Any, *inputs: Any) -> Any:
+        left = iter(inputs)
         operands = [immediate[i] if i in immediate else next(left) for i in range(len(instr.operands))]
         return instr.execute(context, instr, *operands)
 
@@ -124,9 +124,9 @@ def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:
     return tuple(traced)
 
 
-def _emit_traced(execute: Any, bits: list[int], number: int, builder: Any, *given: Any) -> Any:
+def _emit_traced(execute: Any, bits: list[int], number: int, builder: Any, *inputs: Any) -> Any:
     count = len(bits)
-    return symbols.emit(execute, bits, number, builder, given[:count], given[count:])[0]
+    return symbols.emit(execute, bits, number, builder, inputs[:count], inputs[count:])[0]
 
 
 def access(instr: Instruction) -> Access | None:

@@ -252,8 +252,8 @@ def _replacements(words: tuple[str, ...], known: list[tuple[str, ...]]) -> list[
     """Corrections that replace one modifier."""
     corrections = []
     for i, wrong in enumerate(words):
-        rest = words[:i] + words[i + 1 :]
-        allowed = [k[i] for k in known if len(k) == len(words) and k[:i] + k[i + 1 :] == rest]
+        other_words = words[:i] + words[i + 1 :]
+        allowed = [k[i] for k in known if len(k) == len(words) and k[:i] + k[i + 1 :] == other_words]
         if allowed:
             corrections.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
     return corrections

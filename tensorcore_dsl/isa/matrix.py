@@ -27,8 +27,8 @@ def _row_bytes(ctx: Context, instr: Instruction, address: Any, width: int) -> np
     address = shared_only(instr, address, taking.ravel())
     lanes: Any = Lanes(ctx, taking)
     words = ctx.shared.load(lanes, warps(ctx, address).ravel(), 4, width // 4)
-    data = np.ascontiguousarray(words.T.astype(np.uint32)).view(np.uint8)
-    return data.reshape(-1, 32, width)[:, : matrices * rows].reshape(-1, matrices, rows, width)
+    row_bytes = np.ascontiguousarray(words.T.astype(np.uint32)).view(np.uint8)
+    return row_bytes.reshape(-1, 32, width)[:, : matrices * rows].reshape(-1, matrices, rows, width)
 
 
 def _halves(ctx: Context, instr: Instruction, address: Any) -> np.ndarray:
@@ -57,20 +57,20 @@ def load(ctx: Context, instr: Instruction, address: Any) -> np.ndarray:
         registers = _fragments(np.ascontiguousarray(signed))
         return registers if instr.results[0].registers > 1 else registers[0]
     packed = {"p32": 12, "p64": 8}.get(instr.params.get("pad", ""), 16)
-    data = _row_bytes(ctx, instr, address, 16)
+    row_bytes = _row_bytes(ctx, instr, address, 16)
     if packed != 16:
-        data = _unpack(data[..., :packed], 8 * packed // 16)
-    matrix = data
+        row_bytes = _unpack(row_bytes[..., :packed], 8 * packed // 16)
+    matrix = row_bytes
     if instr.params.get("trans"):
         matrix = matrix.swapaxes(-1, -2)
     registers = _fragments(np.ascontiguousarray(matrix))
     return registers if instr.results[0].registers > 1 else registers[0]
 
 
-def _unpack(data: np.ndarray, bits: int) -> np.ndarray:
+def _unpack(packed: np.ndarray, bits: int) -> np.ndarray:
     """Unpack elements of 4 or 6 bits, each into the low bits of a byte."""
-    flat = np.unpackbits(data, axis=-1, bitorder="little")
-    fields = flat.reshape(*data.shape[:-1], 16, bits)
+    flat = np.unpackbits(packed, axis=-1, bitorder="little")
+    fields = flat.reshape(*packed.shape[:-1], 16, bits)
     return np.packbits(fields, axis=-1, bitorder="little")[..., 0]
 
 
@@ -94,8 +94,8 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any) -> None:
     if instr.params["t"] == "b8":  # byte 2i + j is row g + 8i of column 2q + j, stored by columns
         data_bytes = np.ascontiguousarray(words.reshape(matrices, -1, 8, 4)).view(np.uint8)
         data_bytes = data_bytes.reshape(matrices, -1, 8, 4, 2, 2).transpose(1, 0, 3, 5, 4, 2)
-        data = np.ascontiguousarray(data_bytes).view(np.uint32).reshape(-1, matrices * 8, 4)
-        rows.reshape(4, -1, 32)[:, :, : matrices * 8] = data.transpose(2, 0, 1)
+        row_words = np.ascontiguousarray(data_bytes).view(np.uint32).reshape(-1, matrices * 8, 4)
+        rows.reshape(4, -1, 32)[:, :, : matrices * 8] = row_words.transpose(2, 0, 1)
     else:
         _rows_of_elements(np.ascontiguousarray(words), bool(instr.params["trans"]), rows)
     taking: Any = Lanes(ctx, _whole(ctx) & (matrices * 8 > LANES))

@@ -66,14 +66,14 @@ def store(ctx: Context, instr: Instruction, address: np.ndarray, value: Any, *po
 
 
 def copy_async(
-    ctx: Context, instr: Instruction, target: np.ndarray, source: np.ndarray, size: int, *rest: Any
+    ctx: Context, instr: Instruction, target: np.ndarray, source: np.ndarray, size: int, *modifier: Any
 ) -> None:
-    """cp.async, which takes effect at a wait; `rest` is src-size or ignore-src."""
+    """cp.async, which takes effect at a wait; `modifier` is src-size or ignore-src."""
     valid: Any = size
-    if rest and instr.params.get("kind") == ".ignore":
-        valid = np.where(rest[0], 0, size)
-    elif rest and instr.params.get("kind") == ".zfill":
-        valid = rest[0]
+    if modifier and instr.params.get("kind") == ".ignore":
+        valid = np.where(modifier[0], 0, size)
+    elif modifier and instr.params.get("kind") == ".zfill":
+        valid = modifier[0]
     valid = np.broadcast_to(np.asarray(valid, np.uint32), (ctx.threads,))
     ctx.async_copies.issue(ctx, target, source, size, valid)
 

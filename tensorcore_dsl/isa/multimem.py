@@ -32,13 +32,13 @@ def load_reduced(ctx: Context, instr: Instruction, p: Any) -> Any:
         from tensorcore_dsl.numerics import convert
 
         total = convert.convert(total, kind, "f32")
-        for other in others:
-            total = reductions.update("add", "f32")(total, convert.convert(other, kind, "f32"))
+        for copy in others:
+            total = reductions.update("add", "f32")(total, convert.convert(copy, kind, "f32"))
         total = convert.convert(total, "f32", kind, "rn")
     else:
         combine = reductions.update(instr.params["op"], kind)
-        for other in others:
-            total = combine(total, other)
+        for copy in others:
+            total = combine(total, copy)
     words = np.ascontiguousarray(total).reshape(count, -1).view(f"u{width}")
     return words if count > 1 else words[0]
 

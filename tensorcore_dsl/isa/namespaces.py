@@ -37,7 +37,7 @@ class Namespace:
         prefix = f"{group}." if group else ""
         names = [name.partition(".") for name in below]
         self._below = {
-            name: Namespace(opcode, prefix + name, [rest for n, _, rest in names if n == name and rest])
+            name: Namespace(opcode, prefix + name, [tail for n, _, tail in names if n == name and tail])
             for name in dict.fromkeys(n for n, _, _ in names)
         }
 
@@ -102,9 +102,9 @@ class Shape:
     def _others(self, types: tuple[DType | str, ...]) -> str:
         """Hint at other shapes with these types, preferring those that differ in one extent."""
         matches = [f for f in self._namespace._instructions() if _matches(f, types)]
-        own = self.instructions()[0].shape or ()
+        shape = self.instructions()[0].shape or ()
         shapes = {
-            f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in matches
+            f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), shape, strict=True)) for f in matches
         }
         near = [shape for shape, same in shapes.items() if same == 2] or list(shapes)
         return f"; {_named(types)} exists as {listing(near)}" if near else ""
@@ -236,8 +236,8 @@ wmma = Namespace("wmma")
 
 def _namespace(name: str) -> Namespace:
     """The namespace of this name, such as `mma.sp`; each exists once."""
-    first, *rest = name.split(".")
+    first, *words = name.split(".")
     namespace: Any = {"mma": mma, "wgmma": wgmma, "wmma": wmma}[first]
-    for part in rest:
+    for part in words:
         namespace = getattr(namespace, part)
     return namespace  # type: ignore[no-any-return]

@@ -242,15 +242,15 @@ def braces(values: Sequence[str]) -> str:
 
 def numbered(numbers: Sequence[int]) -> str:
     """`{4,8}`; four or more numbers in equal steps become `{8..256..8}`."""
-    texts, rest = [], sorted(numbers)
-    while rest:
-        run = _even(rest)
+    texts, remaining = [], sorted(numbers)
+    while remaining:
+        run = _even(remaining)
         if len(run) >= 4:
             texts.append("{" + f"{run[0]}..{run[-1]}..{run[1] - run[0]}" + "}")
         else:
-            texts.append(str(rest[0]))
-            run = rest[:1]
-        rest = rest[len(run) :]
+            texts.append(str(remaining[0]))
+            run = remaining[:1]
+        remaining = remaining[len(run) :]
     return texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
 
 

@@ -254,9 +254,9 @@ class Instruction:
 
         Instructions of whole warps ("warp") and of masks ("convergent") have rules of their own.
         """
-        parts = self.mnemonic.split(".")
-        other = bool(self.effects & (Effect.WARP | Effect.CONVERGENT))
-        return ("aligned" in parts or parts[0] == "bar") and not other
+        words = self.mnemonic.split(".")
+        convergent = bool(self.effects & (Effect.WARP | Effect.CONVERGENT))
+        return ("aligned" in words or words[0] == "bar") and not convergent
 
     @property
     def word(self) -> Access | None:
@@ -290,8 +290,8 @@ class Instruction:
     @property
     def fences(self) -> bool:
         """Does it order accesses of the generic proxy, as `fence` and `membar` do?"""
-        parts = self.mnemonic.split(".")
-        return parts[0] == "membar" or (parts[0] == "fence" and not {"proxy", "mbarrier_init"} & {*parts})
+        words = self.mnemonic.split(".")
+        return words[0] == "membar" or (words[0] == "fence" and not {"proxy", "mbarrier_init"} & {*words})
 
     @property
     def sequential(self) -> bool:
@@ -309,10 +309,10 @@ class Instruction:
         return self._orders("acquire")
 
     def _orders(self, way: str) -> bool:
-        parts = self.mnemonic.split(".")
-        if self.fences and {"release", "acquire"}.isdisjoint(parts):
+        words = self.mnemonic.split(".")
+        if self.fences and {"release", "acquire"}.isdisjoint(words):
             return True
-        orders = [a.order for a in self.accesses] or parts[1:]
+        orders = [a.order for a in self.accesses] or words[1:]
         return not {way, "acq_rel", "sc"}.isdisjoint(orders)
 
     @property
@@ -364,8 +364,8 @@ class Instruction:
     @property
     def summary(self) -> str:
         """The words of its name that tell what it does, for messages."""
-        parts = self.mnemonic.split(".")
-        return ".".join(parts[: 4 if "tensor" in parts[:5] else 3 if parts[0] == "cp" else 2])
+        words = self.mnemonic.split(".")
+        return ".".join(words[: 4 if "tensor" in words[:5] else 3 if words[0] == "cp" else 2])
 
     @property
     def accesses_cluster(self) -> bool:

@@ -27,16 +27,16 @@ OBJECT = np.dtype(
 PARTS = (0, 64)  # a map is aligned to 64 bytes, and so are its halves, of 8 words each
 
 
-def replace(ctx: Context, instr: Instruction, p: Any, *rest: Any) -> None:
-    """tensormap.replace: `rest` is the new value, behind the number of the axis if there is one."""
+def replace(ctx: Context, instr: Instruction, p: Any, *operands: Any) -> None:
+    """tensormap.replace: `operands` ends with the new value, behind the number of the axis if there is one."""
     memory: Any = ctx.globals if instr.space == "global" else ctx.shared
     halves = [memory.load(ctx, p + p.dtype.type(at), 8, 8) for at in PARTS]
     maps = np.ascontiguousarray(np.concatenate(halves).T).view(OBJECT)[:, 0]
     field = maps[instr.params["field"]]
-    value = rest[-1]
+    value = operands[-1]
     if instr.params["field"] == ADDRESS:  # other launches may have another one for the array
         value = ctx.globals.location(np.broadcast_to(value, len(maps)))
-    field[(slice(None), *rest[:-1])] = value
+    field[(slice(None), *operands[:-1])] = value
     words = np.ascontiguousarray(maps.view(np.uint64).reshape(len(maps), 16).T)
     for at in PARTS:
         memory.store(ctx, p + p.dtype.type(at), words[at // 8 : at // 8 + 8])

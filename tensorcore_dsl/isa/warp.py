@@ -62,10 +62,10 @@ def _check_alike(instr: Instruction, masks: np.ndarray, group: np.ndarray) -> No
     """Divergence if a lane and a lane of its `group` (warps, 32, 32) have different masks."""
     differ = group & (masks[:, :, None] != masks[:, None, :])
     if differ.any():
-        warp, lane, other = (int(i) for i in np.argwhere(differ)[0])
+        warp, lane, peer = (int(i) for i in np.argwhere(differ)[0])
         raise Divergence(
             f"{instr.mnemonic}: lanes of warp {warp} that meet name different masks, lane {lane} "
-            f"{int(masks[warp, lane]):#010x} and lane {other} {int(masks[warp, other]):#010x}"
+            f"{int(masks[warp, lane]):#010x} and lane {peer} {int(masks[warp, peer]):#010x}"
         )
 
 

@@ -190,8 +190,8 @@ class Multiplication:
         out: np.ndarray | None = None,
         buffers: Buffers | None = None,
     ) -> None:
-        given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
-        self.ctx, self.instr, self.given, self.out = ctx, instr, given, out
+        by_name = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
+        self.ctx, self.instr, self.by_name, self.out = ctx, instr, by_name, out
         self.whole = whole_groups(ctx, instr)
         self.buffers = buffers or Buffers()
         self.product, _ = fragments.prepared(instr)
@@ -199,14 +199,14 @@ class Multiplication:
         depths = {"a": self.product.stored, "b": self.product.k}
         self.lines: dict[str, tuple[Lines, np.ndarray]] = {}
         for name, rows in sizes.items():
-            bits = given.get(f"desc_{name}")
+            bits = by_name.get(f"desc_{name}")
             if bits is not None:
-                transposed = given.get(f"trans_{name}", 0) == 1
+                transposed = by_name.get(f"trans_{name}", 0) == 1
                 lines = Lines.of(ctx, instr, name, bits, rows, depths[name], self.whole, transposed)
                 self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
         c = c if c is out else fragments.image(ctx, instr, "c", c)
         self.dropped: np.ndarray | None = None
-        keep = np.asarray(given["scale_d"], bool)
+        keep = np.asarray(by_name["scale_d"], bool)
         if not keep.all():
             keep = np.broadcast_to(keep, (ctx.threads,))
             if not keep.reshape(-1, THREADS)[self.whole].all():
@@ -225,20 +225,20 @@ class Multiplication:
     def in_place(self) -> bool:
         """Whether parts of the warpgroups may be loaded and computed one after the other, directly to
         `out`, with the prepared form."""
-        signs = {self.given.get(f"scale_{name}", 1) for name in "ab"}
+        signs = {self.by_name.get(f"scale_{name}", 1) for name in "ab"}
         plain = signs <= {1} and not self.product.sparse
         return plain and self.c is self.out and bool(self.c.flags.c_contiguous)
 
     def operand(self, name: str) -> np.ndarray:
         """Register image of A, or the loaded lines, with the sign applied."""
         buffer = self.lines.get(name)
-        given, kind = self.given, self.instr.params[name]
-        words = buffer[1] if buffer else fragments.image(self.ctx, self.instr, name, given[name])
-        return _negated(words, kind, given.get(f"scale_{name}", 1))
+        by_name, kind = self.by_name, self.instr.params[name]
+        words = buffer[1] if buffer else fragments.image(self.ctx, self.instr, name, by_name[name])
+        return _negated(words, kind, by_name.get(f"scale_{name}", 1))
 
     @property
     def maps(self) -> Any:
-        packed = [name for name in self.lines if self.given.get(f"trans_{name}", 0) != 1]
+        packed = [name for name in self.lines if self.by_name.get(f"trans_{name}", 0) != 1]
         return _with_lines(self.instr, frozenset(packed))
 
     def note(self) -> None:
@@ -274,8 +274,8 @@ class Multiplication:
         self.note()
         more: dict[str, Any] = {}
         if self.product.sparse:
-            given = self.given
-            places = sparse.selection(ctx, self.instr, given["meta"], given["selector"])
+            by_name = self.by_name
+            places = sparse.selection(ctx, self.instr, by_name["meta"], by_name["selector"])
             more["selection"] = places.reshape(-1, 64, self.product.stored)
         return products.fragments(
             self.product,

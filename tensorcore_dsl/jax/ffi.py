@@ -164,10 +164,10 @@ def _attribute(attributes: _Attributes, name: str) -> str:
 
 def _stream(frame: _Frame) -> int:
     """The handle of the stream on which XLA runs the program."""
-    given = _StreamArgs(ctypes.sizeof(_StreamArgs), None, frame.context, None)
-    if _CALL(frame.api.contents.get_stream)(ctypes.addressof(given)):
+    arguments = _StreamArgs(ctypes.sizeof(_StreamArgs), None, frame.context, None)
+    if _CALL(frame.api.contents.get_stream)(ctypes.addressof(arguments)):
         raise RuntimeError("XLA has no stream for the call")
-    return given.stream or 0
+    return arguments.stream or 0
 
 
 def _extensions(frame: _Frame) -> Iterator[tuple[int, int]]:
@@ -185,8 +185,8 @@ def _handle(address: int) -> int | None:
     for kind, extension in _extensions(frame):
         if kind == _METADATA:  # the registration asks for the version
             metadata = _MetadataExtension.from_address(extension).metadata.contents
-            own = frame.api.contents.version
-            metadata.version.major, metadata.version.minor = own.major, own.minor
+            version = frame.api.contents.version
+            metadata.version.major, metadata.version.minor = version.major, version.minor
             return None
     if frame.stage != _EXECUTE:
         return None
@@ -195,8 +195,8 @@ def _handle(address: int) -> int | None:
         _functions[key](_arrays(frame.inputs), _arrays(frame.outputs), _stream(frame))
     except Exception as error:  # No exception may pass through C code.
         text = f"{type(error).__name__}: {error}".encode()
-        given = _ErrorArgs(ctypes.sizeof(_ErrorArgs), None, text, _INTERNAL)
-        return int(_CALL(frame.api.contents.create_error)(ctypes.addressof(given)) or 0)
+        arguments = _ErrorArgs(ctypes.sizeof(_ErrorArgs), None, text, _INTERNAL)
+        return int(_CALL(frame.api.contents.create_error)(ctypes.addressof(arguments)) or 0)
     return None
 
 

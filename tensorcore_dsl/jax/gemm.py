@@ -211,8 +211,8 @@ def _launched(product: Product) -> Any:
         fixed = [x if not is_mapped else None for x, is_mapped in zip(arrays, mapped, strict=True)]
 
         def one(mapped_arrays: Any) -> Any:
-            rest = iter(mapped_arrays)
-            return _launched(product)(*[next(rest) if x is None else x for x in fixed])
+            slices = iter(mapped_arrays)
+            return _launched(product)(*[next(slices) if x is None else x for x in fixed])
 
         moving = [x for x, is_mapped in zip(arrays, mapped, strict=True) if is_mapped]
         return jax.lax.map(one, moving), True

@@ -108,12 +108,12 @@ class Operator:
                 raise tc.ArgumentError(
                     f"outputs names {name!r}; the arrays of {self.kernel.__name__} are {listing(arrays)}"
                 )
-        self.given = [p for p in self.kernel.parameters if p.name not in self.outputs]
+        self.inputs = [p for p in self.kernel.parameters if p.name not in self.outputs]
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         self.signature = inspect.Signature(
-            [inspect.Parameter(p.name, kinds[p.by_name], default=p.default) for p in self.given]
+            [inspect.Parameter(p.name, kinds[p.by_name], default=p.default) for p in self.inputs]
         )
-        names = [p.name for p in self.given]
+        names = [p.name for p in self.inputs]
         for function in self.outputs.values():
             check_names(function, names)
         for function in (self.grid, self.block):
@@ -124,7 +124,7 @@ class Operator:
         values = self._bound(args, named)
         arrays = {name: jnp.asarray(x) for name, x in values.items() if _is_array(x)}
         static = {name: x for name, x in values.items() if name not in arrays}
-        for p in self.given:
+        for p in self.inputs:
             if p.dtype is not None and p.name in arrays:
                 raise tc.ArgumentError(
                     f"{self.kernel.__name__}: {p.name!r} is a number of the kernel, and JAX traces it; "
@@ -165,10 +165,10 @@ class Operator:
 
     def _call(self, static: dict[str, Any], /, *arrays: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
         """Launch once and return the outputs."""
-        given = static | dict(zip(names, arrays, strict=True))
-        made = {name: called(make, given) for name, make in self.outputs.items()}
+        inputs_by_name = static | dict(zip(names, arrays, strict=True))
+        made = {name: called(make, inputs_by_name) for name, make in self.outputs.items()}
         results = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in made.items()}
-        values = given | results
+        values = inputs_by_name | results
         sizes = tuple([called(x, values) if callable(x) else x for x in (self.grid, self.block)])
         key = self._key(values, sizes)
 

@@ -106,7 +106,7 @@ class Definition(Named):
         if not any(p.peers for p in self.parameters):
             return self, args, named
         runtime, constants = self.split(args, named)
-        given: dict[str, Any] = dict(constants)
+        expanded: dict[str, Any] = dict(constants)
         parameters: list[Parameter] = []
         worlds: dict[str, tuple[str, ...]] = {}
         values = iter(runtime)
@@ -114,7 +114,7 @@ class Definition(Named):
             value = None if p.const else next(values)
             if not p.peers:
                 parameters.append(p)
-                given[p.name] = constants[p.name] if p.const else value
+                expanded[p.name] = constants[p.name] if p.const else value
                 continue
             if not isinstance(value, PeerArray):
                 raise ArgumentError(
@@ -130,20 +130,20 @@ class Definition(Named):
                 worlds[p.name] = names = (*names, f"{p.name}.multicast")
                 parameters.append(replace(p, name=names[-1], dtype=u64, peers=False))
                 beside = [_beside(value, label)]
-            given.update(zip(names, (_rank(value, label), *value.arrays, *beside), strict=True))
+            expanded.update(zip(names, (_rank(value, label), *value.arrays, *beside), strict=True))
         key = tuple(worlds.values())
         if key not in self._with_peers:
             self._with_peers[key] = self.variant(parameters=parameters, worlds=worlds, _base=self)
-        return self._with_peers[key], (), given
+        return self._with_peers[key], (), expanded
 
     def peers_of(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Rebuild PeerArrays from the variables of their arrays and ranks, which are removed."""
-        found = {}
+        peer_arrays = {}
         for name, names in self.worlds.items():
             rank, *arrays = [variables.pop(n) for n in names]
             beside = arrays.pop() if names[-1].endswith(".multicast") else None
-            found[name] = PeerArray(arrays, rank, beside)
-        return found
+            peer_arrays[name] = PeerArray(arrays, rank, beside)
+        return peer_arrays
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._base is self:

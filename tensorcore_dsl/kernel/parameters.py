@@ -110,9 +110,9 @@ def _meaning(function: Callable[..., Any], name: str, note: Any) -> tuple[Any, b
     note = getattr(note, "__forward_arg__", note)
     if isinstance(note, str):
         return _meaning(function, name, _evaluated(function, name, note))
-    parts = get_args(note)
-    if NoneType in parts and len(parts) == 2:
-        return _meaning(function, name, parts[parts[0] is NoneType])[0], True
+    members = get_args(note)
+    if NoneType in members and len(members) == 2:
+        return _meaning(function, name, members[members[0] is NoneType])[0], True
     return note, False
 
 

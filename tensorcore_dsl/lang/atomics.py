@@ -86,10 +86,10 @@ def atomic(
     dtype = pointer.dtype
     name = names.atomic(pointer.space, operation, dtype, order, scope)
     compared = _by_comparison(name, operation, dtype)
-    given = [_operand(operation, v, dtype) for v in values]
+    operands = [_operand(operation, v, dtype) for v in values]
     if compared:
-        return _exchanged(operation, pointer, order, scope, *given)
-    return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)
+        return _exchanged(operation, pointer, order, scope, *operands)
+    return Scalar(emit(name, pointer.accessed(element_size(dtype)), *operands).value, dtype)
 
 
 def reduce(
@@ -215,10 +215,10 @@ def _exchanged(operation: str, pointer: Pointer, order: str, scope: str, value: 
         old = build.convert(Scalar(guess.value, dtype), wide)
         add = operation == "add"
         new = old + value if add else arithmetic.extreme(build, operation, old, value)
-        found = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
-        loop.condition = build.named(names.compare("ne", bits), found, guess).value
+        current = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
+        loop.condition = build.named(names.compare("ne", bits), current, guess).value
     with build.inside(loop.body):
-        build.append(Assign(guess.value, (found.value,)))
+        build.append(Assign(guess.value, (current.value,)))
     return Scalar(guess.value, dtype)
 
 

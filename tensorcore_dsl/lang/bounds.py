@@ -207,8 +207,8 @@ class Bounded(Struct):
     address: Any
 
     def fixed(self) -> dict[str, Any]:
-        other = ("bounds", "owner", "moved_away")
-        return {k: v for k, v in super().fixed().items() if k not in other}
+        variable = ("bounds", "owner", "moved_away")
+        return {k: v for k, v in super().fixed().items() if k not in variable}
 
     def joined(self, parts: list[Any]) -> Any:
         return super().joined(parts).with_parts(bounds=(), owner=Bounded.owner, moved_away=True)
@@ -219,14 +219,14 @@ class Bounded(Struct):
 
     def check_run(self, bytes_: Any, pred: Any = None) -> None:
         """Check a bulk copy of consecutive bytes, which runs on from one row to the next."""
-        own = [b for b in self.bounds if b.stride is not None and not b.outer]
-        size = max((b.size for b in own), default=0)
+        strided = [b for b in self.bounds if b.stride is not None and not b.outer]
+        size = max((b.size for b in strided), default=0)
         whole: Bound
         if self.area:
             whole = self._area_bound()
-        elif len(own) > 1 and size:
-            place = sum(b.index * b.stride for b in own)
-            extent = sum((b.extent - 1) * b.stride for b in own) + 1
+        elif len(strided) > 1 and size:
+            place = sum(b.index * b.stride for b in strided)
+            extent = sum((b.extent - 1) * b.stride for b in strided) + 1
             whole = RunBound(place, extent, self.owner, size)
         else:
             self.check_bounds(bytes_, pred)

@@ -42,17 +42,17 @@ def _items(name: str, values: Any) -> list[Any]:
     """The items to reduce; OperandError for a fragment, of which a thread holds only a part."""
     group = values.group if isinstance(values, Mask) else values
     if isinstance(group, RegisterGroup) and group.layout is not None:
-        own = "list(x)" if isinstance(values, Mask) else "x.elements()"
+        elements = "list(x)" if isinstance(values, Mask) else "x.elements()"
         whole = f"tc.row_{name}(x) or tc.reduce_rows(x, f) reduces each row"
         if isinstance(values, Mask) or name in ("any", "all"):
-            whole = f'tc.vote("{name}", {name}({own})) asks the whole warp'
+            whole = f'tc.vote("{name}", {name}({elements})) asks the whole warp'
             if name == "sum":
                 whole = "tc.row_sum(tc.select(x, 1, 0)) counts in each row"
         elif 1 in (group.layout.rows, group.layout.cols):
             whole = "shuffles, tc.shfl_xor, combine those of a warp"
         raise OperandError(
             f"{name}() of {values.described} would reduce only what this thread holds: {whole}; "
-            f"{name}({own}) is about this thread's own"
+            f"{name}({elements}) is about this thread's own"
         )
     return list(values)
 

@@ -170,13 +170,13 @@ class _Plan:
         order = [a for a in range(len(shape)) if a != self.axis] + [self.axis]
         count = prod(shape)
         for first in range(0, count, self.threads):
-            rest, index = self.thread + first, [0] * len(shape)
-            exists = True if first + self.threads <= count else rest < count
+            remaining, index = self.thread + first, [0] * len(shape)
+            exists = True if first + self.threads <= count else remaining < count
             if exists is not True:
-                rest = select(exists, rest, 0)
+                remaining = select(exists, remaining, 0)
             for axis in reversed(order[1:]):
-                index[axis], rest = rest % shape[axis], rest // shape[axis]
-            index[order[0]] = rest
+                index[axis], remaining = remaining % shape[axis], remaining // shape[axis]
+            index[order[0]] = remaining
             index[self.axis] = index[self.axis] * self.width
             yield tuple(index), exists
 
@@ -222,10 +222,10 @@ def _to_shared(plan: _Plan, place: Index, index: Index, exists: Any) -> None:
         bytes = None if valid is None else valid * element_size(plan.tile.dtype)
         cp_async(target, source, plan.bytes, valid=bytes, pred=guard)
         return
-    parts = [
+    words = [
         (source + e).load(pred=_both(guard, None if valid is None else valid > e)) for e in range(plan.width)
     ]
-    target.store(parts if len(parts) > 1 else parts[0], pred=guard)
+    target.store(words if len(words) > 1 else words[0], pred=guard)
 
 
 def _source(plan: _Plan, index: Index) -> tuple[Pointer, Any]:

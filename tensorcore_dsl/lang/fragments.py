@@ -260,8 +260,8 @@ def unpack(register: Element, dtype: DTypeLike | None = None) -> list[Element]:
         return [*build.unpack(word, dtype)[:count]]
     wide = dtypes.named(f"{dtype.kind}32")
     field = names.extract_field(wide)
-    parts = [build.named(field, Scalar(word.value, wide), dtype.bits * i, dtype.bits) for i in range(count)]
-    return [Scalar(part.value, dtypes.s32) for part in parts]
+    fields = [build.named(field, Scalar(word.value, wide), dtype.bits * i, dtype.bits) for i in range(count)]
+    return [Scalar(part.value, dtypes.s32) for part in fields]
 
 
 # -- element-wise loads and stores -------------------------------------------------------------

@@ -65,10 +65,10 @@ def _container(value: Any, depth: int) -> Any:
         items = dict(getattr(value, "__dict__", {}))
     else:
         return views.Plain(value)
-    parts = {key: view_of(item, depth - 1) for key, item in items.items()}
-    if all(isinstance(part, views.Plain) for part in parts.values()):
+    views_by_key = {key: view_of(item, depth - 1) for key, item in items.items()}
+    if all(isinstance(part, views.Plain) for part in views_by_key.values()):
         return views.Plain({"list": list, "dict": dict}.get(kind, _same)(value))  # it may change
-    return views.Container(kind, parts)
+    return views.Container(kind, views_by_key)
 
 
 def _same(value: Any) -> Any:

@@ -215,15 +215,15 @@ Examples
 >>> @tc.kernel
 ... def each(x: tc.Array):
 ...     x[tc.threadIdx.x] = tc.{name}(x[tc.threadIdx.x])
->>> x = np.full(32, {given}, np.float32)
+>>> x = np.full(32, {argument}, np.float32)
 >>> each[1, 32](x)
 >>> bool(np.isclose(x[0], {exact}))
 True
 """
 
 
-def _approximate(name: str, instruction: str, what: str, given: float, exact: float) -> Any:
-    """The function `name`, an instruction of f32; its example has the result `exact` of `given`."""
+def _approximate(name: str, instruction: str, what: str, argument: float, exact: float) -> Any:
+    """The function `name`, an instruction of f32; its example has the result `exact` of `argument`."""
 
     def function(value: Any) -> Any:
         return emit(instruction, builder().convert(value, dtypes.f32))
@@ -231,7 +231,7 @@ def _approximate(name: str, instruction: str, what: str, given: float, exact: fl
     function.__name__ = name
     section = isa.instruction(instruction).section
     function.__doc__ = _SECTIONS.format(
-        what=what, instruction=instruction, section=section, name=name, given=given, exact=exact
+        what=what, instruction=instruction, section=section, name=name, argument=argument, exact=exact
     )
     return _of_f32(function)
 
@@ -463,8 +463,8 @@ def erf(value: Any) -> Any:
     """
     size = abs(value)
     near = fma(value, _polynomial(value * value, _ERF_NEAR), value)
-    rest = exp2(_polynomial(minimum(size, 4), _ERF_FAR))  # 1 - rest is 1 from x = 4 on
-    return select(size > 1, emit(names.copy_sign(dtypes.f32), value, 1 - rest), near)
+    complement = exp2(_polynomial(minimum(size, 4), _ERF_FAR))  # 1 - complement is 1 from x = 4 on
+    return select(size > 1, emit(names.copy_sign(dtypes.f32), value, 1 - complement), near)
 
 
 def _float(value: Any, what: str) -> Scalar:

@@ -126,11 +126,11 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
     _check_tile(tile, layout, "fragment.to(dtype) converts")
     own_address(tile, names.STMATRIX)
     places = list(_places(tile, layout))
-    other = next((f for f in fragments if f.value.type != fragments[0].value.type), None)
-    if len(places) != len(fragments) or other is not None:
+    different = next((f for f in fragments if f.value.type != fragments[0].value.type), None)
+    if len(places) != len(fragments) or different is not None:
         raise OperandError(
             f"{tile.described} takes {len(places)} fragments of {layout.rows}x{layout.cols}; "
-            + (f"{len(fragments)} were given" if other is None else f"one is {other.described}")
+            + (f"{len(fragments)} were given" if different is None else f"one is {different.described}")
         )
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = plan_matrices(layout, along)

@@ -256,5 +256,5 @@ def wait_signal(pointer: Pointer, value: Any, *, scope: str = "sys") -> None:
     loop = While(Block(), build.scalar(True).value, Block())
     build.append(loop)
     with build.inside(loop.test):
-        found = emit(names.acquire(dtype.bits, scope), address)
-        loop.condition = (Scalar(found.value, signed) - target < 0).value
+        current = emit(names.acquire(dtype.bits, scope), address)
+        loop.condition = (Scalar(current.value, signed) - target < 0).value

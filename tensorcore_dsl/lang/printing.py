@@ -80,15 +80,15 @@ def printf(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flus
     pieces.append(end)
     operands: list[Scalar] = []
     texts: list[str] = []
-    parts: list[Any] = []
+    printed: list[Any] = []
     for piece in pieces:
         first = len(operands)
         texts.append(_piece(piece, operands))
         text = ",\n" if piece is _BETWEEN else texts[-1]
-        parts.append(_matrix(piece, operands) or (text, first))
-    whole = any(isinstance(part, views.Printed) for part in parts)
+        printed.append(_matrix(piece, operands) or (text, first))
+    whole = any(isinstance(part, views.Printed) for part in printed)
     name = names.printf([operand.dtype for operand in operands])
-    builder().named(name, _string("".join(texts), tuple(parts) if whole else None), *operands)
+    builder().named(name, _string("".join(texts), tuple(printed) if whole else None), *operands)
 
 
 def _string(text: str, matrices: tuple[Any, ...] | None) -> int:

@@ -303,9 +303,9 @@ def _reduced(
     members = flat(fragments)
     layouts = [along(layout_of(f), axis, f.dtype) for f in members]
     if any(layout != layouts[0] for layout in layouts):
-        other = next(f for f, layout in zip(members, layouts, strict=True) if layout != layouts[0])
+        different = next(f for f, layout in zip(members, layouts, strict=True) if layout != layouts[0])
         raise OperandError(
-            f"{members[0].described} and {other.described} hold other {axis}: they are reduced apart"
+            f"{members[0].described} and {different.described} hold other {axis}: they are reduced apart"
         )
     place, lines = _AXES[axis], layouts[0]
     call = functools.partial(_called, function)
@@ -329,8 +329,8 @@ def _called(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 @functools.cache
 def _slots(layout: Layout, lines: Layout, axis: int) -> tuple[int, ...]:
     """For each slot of `layout`, the slot of its row or column in `lines`."""
-    own, of_lines = layout.coords[0, :, axis].tolist(), lines.coords[0, :, axis].tolist()
-    return tuple(of_lines.index(line) for line in own)
+    of_group, of_lines = layout.coords[0, :, axis].tolist(), lines.coords[0, :, axis].tolist()
+    return tuple(of_lines.index(line) for line in of_group)
 
 
 def _sharing(group: RegisterGroup, axis: str) -> tuple[int, ...]:
@@ -338,9 +338,9 @@ def _sharing(group: RegisterGroup, axis: str) -> tuple[int, ...]:
     layout = layout_of(group)
     bits = sharing_bits(layout, axis)
     # Row values that every lane of a row holds may be each lane's own part of the result.
-    parts = (layout.cols if axis == "rows" else layout.rows) == 1
+    one_line = (layout.cols if axis == "rows" else layout.rows) == 1
     copies = layout.threads * layout.slots != layout.rows * layout.cols
-    if bits is None or (copies and not parts):
+    if bits is None or (copies and not one_line):
         raise OperandError(
             f"{group.described} holds elements several times, or its {axis} in uneven parts: "
             "store it to shared memory and reduce there"

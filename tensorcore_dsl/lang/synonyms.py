@@ -112,5 +112,5 @@ def attribute_advice(owner: Any, name: str) -> str:
 
 def variable_advice(name: str, scopes: Sequence[Mapping[str, Any]]) -> str:
     """Advice for an unknown name of a kernel: its own names come first."""
-    own = nearest(name, [n for scope in scopes for n in scope if n.isidentifier()])
-    return f"; did you mean {own!r}?" if own and name.lower() not in _NAMES else advice(name)
+    similar = nearest(name, [n for scope in scopes for n in scope if n.isidentifier()])
+    return f"; did you mean {similar!r}?" if similar and name.lower() not in _NAMES else advice(name)

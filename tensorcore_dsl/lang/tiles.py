@@ -211,14 +211,14 @@ def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
     text += "memory of the launch, which has %lld bytes"
     check_index(offset, build.special("dynamic_smem_size"), text, count=tile.bytes)
     first, last = offset, offset + tile.bytes
-    for start, stop, other, swizzle in build.dynamic_tiles:
+    for start, stop, neighbour, swizzle in build.dynamic_tiles:
         apart = last <= start or stop <= first
         build.kernel.mixed_swizzles |= not apart and swizzle != tile.swizzle
         nested = (start <= first and last <= stop) or (first <= start and stop <= last)
         if not apart and not nested and not overlap:
             raise OutOfBounds(
                 f"{tile.described} at bytes {first} to {last - 1} of the dynamic shared memory "
-                f"overlaps {other} at bytes {start} to {stop - 1}; overlap=True allows it, where "
+                f"overlaps {neighbour} at bytes {start} to {stop - 1}; overlap=True allows it, where "
                 "one is no longer used"
             )
     build.dynamic_tiles.append((first, last, tile.described, tile.swizzle))
@@ -328,8 +328,8 @@ class Tile(Indexed):
         origin, offset = self.origin, self.offset
         size = element_size(self.dtype)
         for i, stride in zip(index, self.strides, strict=True):
-            whole, rest = self._split(i, stride * size)
-            origin, offset = _plus(origin, whole), _plus(offset, rest)
+            whole, within_period = self._split(i, stride * size)
+            origin, offset = _plus(origin, whole), _plus(offset, within_period)
         constant, carried = self._carry(offset)
         return self.with_parts(origin=_plus(origin, carried), offset=constant, shape=shape, strides=strides)
 
@@ -345,8 +345,8 @@ class Tile(Indexed):
         """Whole periods of the constant part of an offset move to the origin."""
         base, constant = builder().split_constant(offset)
         carried = constant // self.period * self.period
-        rest = constant - carried
-        return (rest if base is None else _plus(base, rest)), carried
+        within_period = constant - carried
+        return (within_period if base is None else _plus(base, within_period)), carried
 
     def at(self, *index: Any) -> Pointer:
         """Pointer to an element; loads and stores through it check run-time indices.

@@ -46,8 +46,8 @@ def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     number = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [POINTER, number, number, number])
     function = builder.module.declare_intrinsic("llvm.prefetch", [POINTER], kind)
-    read, keep, data = (ir.Constant(number, x) for x in (0, 3, 1))
-    builder.call(function, [pointer(builder, address), read, keep, data])
+    read, keep, data_cache = (ir.Constant(number, x) for x in (0, 3, 1))
+    builder.call(function, [pointer(builder, address), read, keep, data_cache])
 
 
 def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
@@ -100,13 +100,13 @@ def _least(builder: ir.IRBuilder, x: Any, limit: ir.Value) -> ir.Value:
 
 def constant(builder: ir.IRBuilder, table: np.ndarray) -> Array:
     """Embed a table in the code."""
-    data = ir.ArrayType(BYTE, table.nbytes)
+    array_type = ir.ArrayType(BYTE, table.nbytes)
     content = np.ascontiguousarray(table).tobytes()
     name = f"table.{hashlib.sha256(content).hexdigest()}"
     if name not in builder.module.globals:
-        kept = ir.GlobalVariable(builder.module, data, name)
-        kept.linkage, kept.global_constant = "internal", True
-        kept.initializer = ir.Constant(data, bytearray(content))
+        variable = ir.GlobalVariable(builder.module, array_type, name)
+        variable.linkage, variable.global_constant = "internal", True
+        variable.initializer = ir.Constant(array_type, bytearray(content))
     address = builder.bitcast(builder.module.globals[name], POINTER)
     shape = tuple(ir.Constant(WORD, n) for n in table.shape)
     kind = ArrayKind(table.dtype, table.ndim, contiguous=True)

@@ -133,22 +133,22 @@ class Entry:
         self.refused = self.function.append_basic_block()
         right = self.builder.icmp_unsigned("==", count, ir.Constant(WORD, len(kinds)))
         self.expect(right)
-        parts: list[ir.Value] = []
+        words: list[ir.Value] = []
         for i, wanted in enumerate(kinds):
             at = self.builder.gep(self.arguments, [ir.Constant(WORD, i)])
-            parts += self.read(wanted, self.builder.load(at))
+            words += self.read(wanted, self.builder.load(at))
         state = self.call("PyEval_SaveThread")
-        returned = self.builder.call(called, parts)
+        returned = self.builder.call(called, words)
         self.call("PyEval_RestoreThread", state)
         self.builder.ret(self.packed(result, returned))
         self.builder.position_at_end(self.refused)
         self.builder.ret(self.shared(NotImplemented))
 
-    def call(self, name: str, *given: ir.Value) -> ir.Value:
+    def call(self, name: str, *arguments: ir.Value) -> ir.Value:
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(*FUNCTIONS[name]), name)
-        return self.builder.call(function, given)
+        return self.builder.call(function, arguments)
 
     def expect(self, right: ir.Value) -> None:
         """Continue if `right` holds; otherwise return NotImplemented."""

@@ -136,15 +136,15 @@ class Expressions:
     def _boolop(self, node: ast.BoolOp) -> Any:
         """Evaluate `and` and `or` of truth values, with short circuit."""
         decides = isinstance(node.op, ast.Or)
-        first, *rest = node.values
+        first, *others = node.values
         left = values.truth(self.builder, self.visit(first))
         if isinstance(left, bool):
-            if left is decides or not rest:
+            if left is decides or not others:
                 return left
-            return self._boolop(ast.BoolOp(node.op, rest))
-        if not rest:
+            return self._boolop(ast.BoolOp(node.op, others))
+        if not others:
             return Number(BOOLEAN, left)
-        more = lambda: self._boolop(ast.BoolOp(node.op, rest))
+        more = lambda: self._boolop(ast.BoolOp(node.op, others))
         known = lambda: decides
         return self.choose(left, known if decides else more, more if decides else known)
 

@@ -300,10 +300,10 @@ def _divided(builder: ir.IRBuilder, modulo: bool, x: ir.Value, y: ir.Value, unsi
 def _divided_by(builder: ir.IRBuilder, modulo: bool, x: ir.Value, y: ir.Value, unsigned: bool) -> ir.Value:
     if unsigned:
         return builder.urem(x, y) if modulo else builder.udiv(x, y)
-    rest, zero = builder.srem(x, y), ir.Constant(WORD, 0)
+    remainder, zero = builder.srem(x, y), ir.Constant(WORD, 0)
     wrong = builder.and_(
-        builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, y), zero)
+        builder.icmp_signed("!=", remainder, zero), builder.icmp_signed("<", builder.xor(remainder, y), zero)
     )
     if modulo:
-        return builder.select(wrong, builder.add(rest, y), rest)
+        return builder.select(wrong, builder.add(remainder, y), remainder)
     return builder.sub(builder.sdiv(x, y), builder.zext(wrong, WORD))

@@ -143,8 +143,8 @@ def _operators(name: str) -> tuple[Callable[..., Index], Callable[..., Index]]:
     """Return an operator that calls the builder's method `name`, and its reflected form."""
 
     def apply(left: Index, right: Any) -> Index:
-        other = right if isinstance(right, Index) else Index(left.builder, right)
-        return Index(left.builder, getattr(left.builder, name)(left.value, other.value))
+        second = right if isinstance(right, Index) else Index(left.builder, right)
+        return Index(left.builder, getattr(left.builder, name)(left.value, second.value))
 
     return apply, lambda right, left: apply(Index(right.builder, left), right)
 
@@ -176,8 +176,8 @@ def _layout(operand: Operand) -> Layout:
     return operand.layout
 
 
-def _integers(what: str, **given: Any) -> None:
-    for name, kind in given.items():
+def _integers(what: str, **types_by_name: Any) -> None:
+    for name, kind in types_by_name.items():
         if not isinstance(kind, types.Integer):
             raise TypingError(f"{what}: {name} is {kind}; allowed is an integer")
 
@@ -209,8 +209,8 @@ def coordinates(operand: Operand) -> Any:
         kind = types.UniTuple(types.int32, 2)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            given = zip(arguments, signature.args, strict=True)
-            words = [context.cast(builder, v, k, types.uint32) for v, k in given]
+            typed = zip(arguments, signature.args, strict=True)
+            words = [context.cast(builder, v, k, types.uint32) for v, k in typed]
             return context.make_tuple(builder, kind, _located(builder, layout, *words))
 
         return kind(thread, element), generate

@@ -173,19 +173,19 @@ def is_index(array: Any, index: Any) -> bool:
     return len(integers) == array.ndim and all(isinstance(i, types.Integer) for i in integers)
 
 
-def registers(context: Any, builder: Any, operand: Operand, given: Any, value: Any) -> list[Any]:
+def registers(context: Any, builder: Any, operand: Operand, numba_type: Any, value: Any) -> list[Any]:
     """Convert an argument to LLVM values, one per register of the operand."""
     if operand.kind == "addr":
-        return [address(context, builder, given, value, operand.register_bits)]
-    wanted, elements = slot(operand), _elements(builder, given, value)
+        return [address(context, builder, numba_type, value, operand.register_bits)]
+    wanted, elements = slot(operand), _elements(builder, numba_type, value)
     return [_register(context, builder, wanted, kind, v) for kind, v in elements]
 
 
-def _elements(builder: Any, given: Any, value: Any) -> list[tuple[Any, Any]]:
+def _elements(builder: Any, numba_type: Any, value: Any) -> list[tuple[Any, Any]]:
     """Return type and value of each element of a tuple, or of the value itself."""
-    if not isinstance(given, types.BaseTuple):
-        return [(given, value)]
-    return [(kind, builder.extract_value(value, i)) for i, kind in enumerate(given.types)]
+    if not isinstance(numba_type, types.BaseTuple):
+        return [(numba_type, value)]
+    return [(kind, builder.extract_value(value, i)) for i, kind in enumerate(numba_type.types)]
 
 
 def _register(context: Any, builder: Any, wanted: Slot, kind: Any, value: Any) -> Any:
@@ -232,9 +232,9 @@ def element_address(context: Any, builder: Any, kinds: Any, values: Any, bits: i
     return address(context, builder, place, context.make_tuple(builder, place, values), bits)
 
 
-def _indices(context: Any, builder: Any, given: Any, value: Any) -> list[Any]:
+def _indices(context: Any, builder: Any, numba_type: Any, value: Any) -> list[Any]:
     """Convert an index, an integer or a tuple, to LLVM values."""
-    elements = _elements(builder, given, value)
+    elements = _elements(builder, numba_type, value)
     return [context.cast(builder, v, kind, INDEX) for kind, v in elements]
 
 

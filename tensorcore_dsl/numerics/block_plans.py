@@ -114,8 +114,8 @@ def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -
         return None
     length = int(settings[code.LENGTH])
     keys = [(i // length, k // (4 * packed), k % packed, k) for i, k in enumerate(order.tolist())]
-    kept = [i for i in range(len(keys)) if keys[i][2] < packed // each]
-    by_word = sorted(kept, key=keys.__getitem__)
+    chosen = [i for i in range(len(keys)) if keys[i][2] < packed // each]
+    by_word = sorted(chosen, key=keys.__getitem__)
     columns = np.arange(n).reshape(-1, 4, 2).swapaxes(1, 2).ravel()
     rows = np.arange(max(m // 4, code.BAND)) % (m // 4)  # blocks of rows
     tiles, depth = len(places["a"]), len(by_word)
@@ -147,8 +147,8 @@ def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -
         )
         for name, v in vectors.items()
     }
-    others = dict(zip("abcd", "bacd" if swapped else "abcd", strict=True))
-    ups = {name: _ups(product, others[name], engine, v) for name, v in flat.items()}
+    operand_names = dict(zip("abcd", "bacd" if swapped else "abcd", strict=True))
+    ups = {name: _ups(product, operand_names[name], engine, v) for name, v in flat.items()}
     of_k = ups["a"].reshape(tiles, -1, 16, 4)
     if (of_k != of_k[:, :, :1]).any():
         return None
@@ -171,8 +171,10 @@ def _plan(
     bands, quarters = int(settings[code.BANDS]), int(settings[code.DEPTH]) // 4
     size = 8 if engine == blocks.CHAIN else 4
     kinds = {name: _kinds(v, name in "ab") for name, v in flat.items()}
-    other, alone = "bac" if swapped else "abc", max(layouts.packed) == 1
-    forms = {name: _form(product, model, x, engine, alone) for name, x in zip("abc", other, strict=True)}
+    operand_names, alone = "bac" if swapped else "abc", max(layouts.packed) == 1
+    forms = {
+        name: _form(product, model, x, engine, alone) for name, x in zip("abc", operand_names, strict=True)
+    }
     counts = {name: v.shape[1] * v.shape[2] for name, v in flat.items()}  # blocks
     call = np.zeros(blocks.DESCRIPTION, np.int64)
     call[[blocks.TILES, blocks.BANDS, blocks.QUARTERS]] = len(flat["a"]), bands, quarters
@@ -196,8 +198,8 @@ def _plan(
         there_and_back = [blocks.TRANSPOSE, blocks.TRANSPOSE_BACK]
         call[there_and_back] = [each.address() for each in TRANSPOSERS[size]]
     call[blocks.SCALES] = product.m * product.stored if product.sparse else 0
-    kept = (*flat.values(), *ups.values(), *kinds.values(), *forms.values(), settings)
-    return BlockPlan(blocks.LOOPS[engine][half], call, kept, swapped)
+    alive = (*flat.values(), *ups.values(), *kinds.values(), *forms.values(), settings)
+    return BlockPlan(blocks.LOOPS[engine][half], call, alive, swapped)
 
 
 def _address(array: Array) -> int:

@@ -105,8 +105,8 @@ class FusedBlocks(Blocks):
         before = [self.get(slot) for slot in c]
         ups, downs, totals, exponents = [], [], [], []
         for largest, value in zip(self.largest(group, first, length), before, strict=True):
-            own = builder.add(self.exponents(value, least), constant(I32, BIAS))
-            exponents.append(self.larger(largest, own))
+            exponent_c = builder.add(self.exponents(value, least), constant(I32, BIAS))
+            exponents.append(self.larger(largest, exponent_c))
             shift = builder.sub(aligned, self.larger(exponents[-1], bottom))
             up = builder.shl(shift, constant(I32, 23))
             ups.append(self.as_float(up))
@@ -132,8 +132,8 @@ class FusedBlocks(Blocks):
                 cut = builder.sub(self.count(23), self.setting(self.settings, layout.KEPT))
                 mask = self.splat(builder.shl(ir.Constant(I32, -1), builder.trunc(cut, I32)))
                 for slot, total, down in zip(c, totals, downs, strict=True):
-                    kept = builder.and_(self.float_bits(self.truncated(self.get(total))), mask)
-                    self.put(builder.fmul(self.as_float(kept), down), slot)
+                    truncated = builder.and_(self.float_bits(self.truncated(self.get(total))), mask)
+                    self.put(builder.fmul(self.as_float(truncated), down), slot)
 
     def note_range(self, exponents: list[Value]) -> None:
         """Mark lanes whose largest exponent is neither that of zeros nor in LEAST to MOST."""
@@ -181,8 +181,8 @@ class FusedBlocks(Blocks):
         builder, bits = self.builder, self.float_bits(value)
         lost = builder.icmp_unsigned("!=", self.masked(bits, (1 << 29) - 1), constant(I64, 0))
         last = builder.shl(builder.zext(lost, vector(I64)), constant(I64, 29))
-        kept = builder.or_(self.masked(bits, -(1 << 29)), last)
-        return builder.fptrunc(self.as_float(kept), vector(F32))
+        truncated = builder.or_(self.masked(bits, -(1 << 29)), last)
+        return builder.fptrunc(self.as_float(truncated), vector(F32))
 
     def half(self, value: Value) -> Value:
         """Round binary32 to the nearest f16, ties to even, as binary32; zeros become +0."""
@@ -230,21 +230,21 @@ class FusedBlocks(Blocks):
         high = builder.select(over, constant(I32, 31 << 10), high)
         normal = builder.icmp_signed(">=", size, constant(I32, (BIAS - 14) << 23))
         sign = builder.lshr(self.masked(bits, 0x80000000), constant(I32, 16))
-        given = builder.lshr(self.float_bits(value), constant(I32, 16))
+        sign_of_zero = builder.lshr(self.float_bits(value), constant(I32, 16))
         convert = self.everywhere(self.settings, layout.CONVERT)
-        given = builder.and_(self.masked(given, 0x8000), builder.neg(convert))
-        return builder.or_(builder.select(normal, high, low), builder.or_(sign, given))
+        sign_of_zero = builder.and_(self.masked(sign_of_zero, 0x8000), builder.neg(convert))
+        return builder.or_(builder.select(normal, high, low), builder.or_(sign, sign_of_zero))
 
     def group(self, group: Group) -> list[Value]:
         builder = self.builder
         slots = self.accumulators(group)
         late = [self.variable(constant(F32, 0.0)) for _ in slots]
         with builder.if_then(self.flag(layout.LATE)):
-            for slot, other in zip(slots, late, strict=True):
+            for slot, late_slot in zip(slots, late, strict=True):
                 value = self.get(slot)
                 beyond = self.exponents(value, constant(I32, BIAS))
                 self.note(builder.icmp_signed(">", beyond, constant(I32, 2 * BIAS)))
-                self.put(value, other)
+                self.put(value, late_slot)
                 self.put(constant(F32, 0.0), slot)
         scales = [self.variable(constant(I32, 0)) for _ in slots]
         with builder.if_then(self.flag(layout.SCALED)):
@@ -258,7 +258,8 @@ class FusedBlocks(Blocks):
             for slot, scale in zip(slots, scales, strict=True):
                 self.put(self.scaled(self.get(slot), self.get(scale)), slot)
         return [
-            self.finished(self.get(slot), self.get(other)) for slot, other in zip(slots, late, strict=True)
+            self.finished(self.get(slot), self.get(late_slot))
+            for slot, late_slot in zip(slots, late, strict=True)
         ]
 
     def read_scales(self, group: Group, scales: list[Value]) -> None:
@@ -383,9 +384,9 @@ class ChainBlocks(Blocks):
         builder = self.builder
         near, product = self.fused("fma", a, b, c), builder.fmul(a, b)
         low = self.fused("fma", a, b, builder.fneg(product))
-        one, rest = self.two_sum(c, low)
-        two, more = self.two_sum(product, one)
-        error = builder.fadd(builder.fadd(builder.fsub(two, near), more), rest)
+        one, low_error = self.two_sum(c, low)
+        two, error_of_two = self.two_sum(product, one)
+        error = builder.fadd(builder.fadd(builder.fsub(two, near), error_of_two), low_error)
         self.note_inexact(a, b, product, c)
         mode, bits = self.setting(self.settings, layout.ROUNDING), self.float_bits(near)
         to_zero, down, up = (self.splat(builder.icmp_signed("==", mode, self.count(x))) for x in (RZ, RM, RP))
@@ -413,15 +414,15 @@ class ChainBlocks(Blocks):
         builder = self.builder
         total = builder.fadd(a, b)
         part = builder.fsub(total, a)
-        rest = builder.fadd(builder.fsub(a, builder.fsub(total, part)), builder.fsub(b, part))
-        return total, rest
+        error = builder.fadd(builder.fsub(a, builder.fsub(total, part)), builder.fsub(b, part))
+        return total, error
 
     def note_inexact(self, a: Value, b: Value, product: Value, c: Value) -> None:
         """Mark lanes whose error overflows or is too small to represent."""
         builder = self.builder
         size = self.as_float(self.masked(self.float_bits(product), (1 << 63) - 1))
-        other = self.as_float(self.masked(self.float_bits(c), (1 << 63) - 1))
-        for x in (size, other):
+        size_c = self.as_float(self.masked(self.float_bits(c), (1 << 63) - 1))
+        for x in (size, size_c):
             self.note(builder.fcmp_unordered(">=", x, constant(F64, 2.0**1000)))
         factors = [builder.fcmp_unordered("!=", x, constant(F64, 0.0)) for x in (a, b)]
         small = builder.fcmp_ordered("<", size, constant(F64, 2.0**-900))
@@ -447,9 +448,9 @@ class HalfChain(ChainBlocks):
 # -- entry points of compiled loops ------------------------------------------------------------------
 
 
-def _whole(builder: ir.IRBuilder, given: tuple[Any, ...]) -> list[Value]:
+def _whole(builder: ir.IRBuilder, numbers: tuple[Any, ...]) -> list[Value]:
     """Convert operands to int64."""
-    return [cast(builder, COUNT, x).value for x in given]
+    return [cast(builder, COUNT, x).value for x in numbers]
 
 
 def decoder(kind: type[Blocks], first: bool) -> Any:
@@ -457,8 +458,8 @@ def decoder(kind: type[Blocks], first: bool) -> Any:
     operands: the four fields of `Memory`, then form to exponents."""
 
     @primitive
-    def decode(builder: ir.IRBuilder, *given: Any) -> None:
-        x = _whole(builder, given)
+    def decode(builder: ir.IRBuilder, *arguments: Any) -> None:
+        x = _whole(builder, arguments)
         emitter = kind(builder)
         (emitter.first if first else emitter.second)(Memory(*x[:4]), *x[4:])
 
@@ -473,8 +474,8 @@ def multiplier(kind: type[Blocks]) -> Any:
     """
 
     @primitive
-    def multiply(builder: ir.IRBuilder, *given: Any) -> Number:
-        x = _whole(builder, given)
+    def multiply(builder: ir.IRBuilder, *arguments: Any) -> Number:
+        x = _whole(builder, arguments)
         emitter, c, d = kind(builder, *x[13:15]), Memory(*x[4:8]), Memory(*x[8:12])
         return Number(BOOLEAN, emitter.over_groups(x[0:2], x[2:4], c, d, x[12], x[15]))
 

@@ -19,16 +19,16 @@ def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[
     """
     result, *names = signature.replace("(", ",").rstrip(")").split(",")
     loop = _LOOPS[len(names)](inlined(kernel))
-    given, made = [np.dtype(name) for name in names], np.dtype(result)
+    dtypes, result_dtype = [np.dtype(name) for name in names], np.dtype(result)
 
     def call(*operands: Any) -> Any:
         symbol = symbol_in(*operands)
         if symbol is not None:
-            symbols = [symbol.like(x, dtype) for x, dtype in zip(operands, given, strict=True)]
-            return symbol.call(loop, *symbols, OUT, dtype=made)
+            symbols = [symbol.like(x, dtype) for x, dtype in zip(operands, dtypes, strict=True)]
+            return symbol.call(loop, *symbols, OUT, dtype=result_dtype)
         shape = np.broadcast_shapes(*map(np.shape, operands))
-        flat = [_flat(x, dtype, shape) for x, dtype in zip(operands, given, strict=True)]
-        out = np.empty(shape, made)
+        flat = [_flat(x, dtype, shape) for x, dtype in zip(operands, dtypes, strict=True)]
+        out = np.empty(shape, result_dtype)
         loop(*flat, out.reshape(-1))
         return out[()]
 

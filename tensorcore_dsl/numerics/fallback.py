@@ -36,9 +36,9 @@ def compute(plan: Plan, uses: Sequence[tuple[Array, ...]], left: Array, extra: A
     kinds, size = (product.a, product.b, product.c), max(BATCH // (product.m * product.n), 1)
     pairs = np.argwhere(left)
     for some in (pairs[i : i + size] for i in range(0, len(pairs), size)):
-        parts = [(uses[use], some[some[:, 0] == use, 1]) for use in np.unique(some[:, 0])]
+        uses_of_words = [(uses[use], some[some[:, 0] == use, 1]) for use in np.unique(some[:, 0])]
         a, b, c = (
-            np.concatenate([_gathered(operand, words[i], warps, kind) for words, warps in parts])
+            np.concatenate([_gathered(operand, words[i], warps, kind) for words, warps in uses_of_words])
             for i, (operand, kind) in enumerate(zip(plan.abc, kinds, strict=True))
         )
         # The products are the last axis, along which NumPy is fast.
@@ -52,11 +52,11 @@ def compute(plan: Plan, uses: Sequence[tuple[Array, ...]], left: Array, extra: A
             rows, further = further[:count].reshape(a.shape), further[count:]
         with np.errstate(all="ignore"):
             bits = _ENGINES[model.engine](product, model, a, b, c, rows, further)
-        ends = np.cumsum([len(warps) for _, warps in parts])
-        for (words, warps), own in zip(
-            parts, np.split(bits.transpose(2, 0, 1).reshape(len(some), -1), ends[:-1]), strict=True
+        ends = np.cumsum([len(warps) for _, warps in uses_of_words])
+        for (words, warps), results in zip(
+            uses_of_words, np.split(bits.transpose(2, 0, 1).reshape(len(some), -1), ends[:-1]), strict=True
         ):
-            _scatter(plan.d, words[3], warps, own)
+            _scatter(plan.d, words[3], warps, results)
 
 
 def _gathered(operand: Operand, words: Array, warps: Array, kind: str) -> Array:

@@ -433,11 +433,11 @@ def _operand_types(op: str, type: str) -> tuple[tuple[np.dtype[Any], np.dtype[An
         return ((np.dtype(np.bool_), np.dtype(np.bool_)),) * len(row.operands)
     f = INTS.get(type, INTS["u32"])
     word, wide = register_dtype(f.bits), register_dtype(2 * f.bits)
-    own = np.dtype(f"i{word.itemsize}") if f.signed else word
+    element = np.dtype(f"i{word.itemsize}") if f.signed else word
     kinds = {
-        "t": (word, own),
+        "t": (word, element),
         "r": (word, word),
-        "w": (wide, np.dtype(f"{own.kind}{wide.itemsize}")),
+        "w": (wide, np.dtype(f"{element.kind}{wide.itemsize}")),
         "u": (u32, u32),
         "s": (u32, np.dtype(np.int32)),
         "n": None,

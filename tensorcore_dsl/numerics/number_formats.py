@@ -117,8 +117,8 @@ def find(table: Mapping[Any, _V], key: object, what: str) -> _V:
         return table[key]
     except KeyError:
         allowed = ", ".join(" ".join(k) if isinstance(k, tuple) else str(k) for k in table)
-        given = " ".join(map(str, key)) if isinstance(key, tuple) else repr(key)
-        raise ValueError(f"{what} {given} is not supported; there are: {allowed}") from None
+        shown = " ".join(map(str, key)) if isinstance(key, tuple) else repr(key)
+        raise ValueError(f"{what} {shown} is not supported; there are: {allowed}") from None
 
 
 @cache

@@ -213,10 +213,10 @@ def extra_operands(
     for name, (operand, needed, shape) in wanted.items():
         if operand is None and not needed:
             continue
-        given = None if operand is None else np.shape(operand)
-        if given != (batch, *shape) or not needed:
+        actual = None if operand is None else np.shape(operand)
+        if actual != (batch, *shape) or not needed:
             allowed = (batch, *shape) if needed else None
-            raise ValueError(f"{product}: {name} has shape {given}, not {allowed}")
+            raise ValueError(f"{product}: {name} has shape {actual}, not {allowed}")
         operand = np.asarray(operand)
         if name == "selection":
             if operand.min(initial=0) < 0 or operand.max(initial=0) >= product.k:

@@ -29,8 +29,8 @@ def halves(function: Callable[..., Any], element_bits: int, *operands: Any) -> B
     arrays = [registers(x, whole) for x in operands]
     if any(x.shape != arrays[0].shape for x in arrays):
         arrays = list(np.broadcast_arrays(*arrays))
-    parts = [flat(x).view(part) for x in arrays]
-    return as_array(function(*parts)).view(whole).reshape(arrays[0].shape)
+    packed = [flat(x).view(part) for x in arrays]
+    return as_array(function(*packed)).view(whole).reshape(arrays[0].shape)
 
 
 @cache

@@ -286,8 +286,8 @@ def compare(op: str, type: str, a: Any, b: Any, ftz: bool = False) -> Any:
     """The comparison of set and setp (9.3.1): bool; for f16x2 and bf16x2 a pair (low, high)."""
     element, count = packed(type)
     if count == 2:
-        parts = [registers(v, np.dtype(np.uint32)) for v in (a, b)]
-        split = [(v.astype(np.uint16), (v >> np.uint32(16)).astype(np.uint16)) for v in parts]
+        words = [registers(v, np.dtype(np.uint32)) for v in (a, b)]
+        split = [(v.astype(np.uint16), (v >> np.uint32(16)).astype(np.uint16)) for v in words]
         return tuple(compare(op, element, x, y, ftz) for x, y in zip(*split, strict=True))
     if type in TYPES:
         mask = np.uint8(find(_FLOAT_TESTS, op, f"comparison of {type}"))

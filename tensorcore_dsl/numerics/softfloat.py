@@ -51,15 +51,15 @@ def jam(sig: Any, shift: Any) -> Any:
 
 
 @inlined
-def rounds_up(sign: Any, odd: Any, rest: Any, half: Any, mode: Any) -> Any:
-    """Whether to increment the magnitude; ``rest`` is the truncated part, ``half`` its midpoint."""
+def rounds_up(sign: Any, odd: Any, remainder: Any, half: Any, mode: Any) -> Any:
+    """Whether to increment the magnitude; ``remainder`` is the truncated part, ``half`` its midpoint."""
     if mode == RN:
-        return rest > half or (rest == half and odd)
+        return remainder > half or (remainder == half and odd)
     if mode == RNA:
-        return rest >= half
+        return remainder >= half
     if mode == RZ:
         return False
-    return rest != 0 and sign == (mode == RM)
+    return remainder != 0 and sign == (mode == RM)
 
 
 @inlined
@@ -71,10 +71,10 @@ def round_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any)
         sig = jam(sig, shift - 63)
         shift = 63
     n = np.uint64(shift)
-    kept = sig >> n
-    rest = sig & ((_U1 << n) - _U1)
-    kept += np.uint64(rounds_up(sign, kept & _U1 != 0, rest, _U1 << (n - _U1), mode))
-    return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + kept
+    mantissa_bits = sig >> n
+    remainder = sig & ((_U1 << n) - _U1)
+    mantissa_bits += np.uint64(rounds_up(sign, mantissa_bits & _U1 != 0, remainder, _U1 << (n - _U1), mode))
+    return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + mantissa_bits
 
 
 @inlined
@@ -86,8 +86,8 @@ def stochastic_code(e: Any, sig: Any, mantissa: Any, emin: Any, random: Any, wid
         sig = jam(sig, shift - 63)
         shift = 63
     n = np.uint64(shift)
-    rest = (sig & ((_U1 << n) - _U1)) >> np.uint64(max(shift - width, 0))
-    carry = (rest + (random >> np.uint64(max(width - shift, 0)))) >> np.uint64(min(shift, width))
+    remainder = (sig & ((_U1 << n) - _U1)) >> np.uint64(max(shift - width, 0))
+    carry = (remainder + (random >> np.uint64(max(width - shift, 0)))) >> np.uint64(min(shift, width))
     return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + (sig >> n) + carry
 
 
@@ -176,8 +176,8 @@ def odd_add(x: Any, y: Any, mode: Any) -> Any:
 @inlined
 def odd_div(x: Any, y: Any) -> Any:
     q = x / y
-    rest = fused(-q, y, x)
-    return to_odd(q, rest if y > 0 else -rest)
+    remainder = fused(-q, y, x)
+    return to_odd(q, remainder if y > 0 else -remainder)
 
 
 @inlined
@@ -345,12 +345,12 @@ def _unit(sig: Any) -> Any:
 
 
 @inlined
-def scaled_residue(q: Any, rest: Any) -> Any:
+def scaled_residue(q: Any, remainder: Any) -> Any:
     """Exponent and significand of a quotient or root near [1/2, 2), by the sign of its residue."""
     e, sig = unpack64(as_bits(q))
-    if rest < 0:
+    if remainder < 0:
         return e, sig - _U1
-    return e, sig | np.uint64(rest > 0)
+    return e, sig | np.uint64(remainder > 0)
 
 
 @inlined

@@ -90,9 +90,9 @@ class Emitter:
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
         self.builder.store(value, pointer, align=4)
 
-    def shuffle(self, value: Value, lanes: Sequence[int], other: Value | None = None) -> Value:
-        other = _undefined(value.type) if other is None else other
-        return self.builder.shuffle_vector(value, other, constant(I32, lanes))
+    def shuffle(self, value: Value, lanes: Sequence[int], second: Value | None = None) -> Value:
+        second = _undefined(value.type) if second is None else second
+        return self.builder.shuffle_vector(value, second, constant(I32, lanes))
 
     def joined(self, fours: list[Value]) -> Value:
         """Join four vectors of 4 lanes to one of 16."""

@@ -474,8 +474,8 @@ class Packer(EagerDict):
         self._struct.pack_into(buffer, offset, *fields)
 
     def _check(self, arguments: Sequence[Description]) -> None:
-        given = tuple(argument.type for argument in arguments)
-        if given != self.types:
+        actual = tuple(argument.type for argument in arguments)
+        if actual != self.types:
             raise ArgumentError(
-                f"the kernel is compiled for ({listing(self.types)}); given are ({listing(given)})"
+                f"the kernel is compiled for ({listing(self.types)}); given are ({listing(actual)})"
             )

@@ -411,8 +411,8 @@ def stream_of(args: Sequence[Any], device: int) -> Callable[[], int] | None:
     """
     for arg in args:
         if is_torch(type(arg)):
-            own = arg.device.index or 0
-            return torch_stream(own if device == CURRENT_DEVICE else device)
+            index = arg.device.index or 0
+            return torch_stream(index if device == CURRENT_DEVICE else device)
         if type(arg).__module__.partition(".")[0] == "cupy":
             return cupy_stream()
     return None

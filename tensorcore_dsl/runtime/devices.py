@@ -132,8 +132,10 @@ def flat(arguments: Sequence[Any]) -> list[Any]:
 
 def regrouped(arguments: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """Undo `flat`: `values` grouped by ranks as `arguments` are."""
-    rest = iter(values)
-    return [PerRank(next(rest) for _ in a) if isinstance(a, PerRank) else next(rest) for a in arguments]
+    remaining = iter(values)
+    return [
+        PerRank(next(remaining) for _ in a) if isinstance(a, PerRank) else next(remaining) for a in arguments
+    ]
 
 
 def by_rank(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:

@@ -84,8 +84,8 @@ class Staging:
 
     def finish(self) -> None:
         """Wait for the kernel, and copy back the arrays that it may have written."""
-        for address, data in self._back:
-            self._memory.download(address, data)
+        for address, copy in self._back:
+            self._memory.download(address, copy)
         self._memory.synchronize()
 
     def _send(self, span: Span, arguments: Sequence[Description]) -> None:

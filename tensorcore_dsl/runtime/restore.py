@@ -67,15 +67,15 @@ def _zeroed(argument: Description, memory: Memory) -> Reset:
     bits = storage_bits(argument.type.dtype)
     if size == -(-math.prod(argument.shape) * bits // 8):
         return (lambda: memory.fill(low, 0, size)) if size else (lambda: None)
-    data = np.empty(size, np.uint8)  # other elements lie between the elements of the array
-    memory.download(low, data)
+    content = np.empty(size, np.uint8)  # other elements lie between the elements of the array
+    memory.download(low, content)
     memory.synchronize()
     itemsize = bits // 8
     strides = [stride * itemsize for stride in argument.strides]
     start = argument.pointer - low
-    np.ndarray(argument.shape, f"V{itemsize}", data, start, strides)[...] = np.void(bytes(itemsize))
+    np.ndarray(argument.shape, f"V{itemsize}", content, start, strides)[...] = np.void(bytes(itemsize))
     image, owner = memory.allocate(size)
-    memory.upload(image, data)
+    memory.upload(image, content)
     memory.synchronize()
     return lambda owner=owner: memory.copy(low, image, size)  # type: ignore[misc]
 

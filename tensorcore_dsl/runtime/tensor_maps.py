@@ -87,11 +87,11 @@ def _complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
 def _box_complaints(dtype: DType, tensor_map: TensorMap) -> Iterator[str]:
     size = storage_bits(dtype) // 8
     row = tensor_map.box[0] * size
-    given = f"rows of {tensor_map.box[0]} {dtype} elements, {row} bytes, are copied by TMA"
+    rows = f"rows of {tensor_map.box[0]} {dtype} elements, {row} bytes, are copied by TMA"
     if row % ADDRESS_ALIGN:
-        yield f"{given}; multiples of {ADDRESS_ALIGN} bytes are allowed"
+        yield f"{rows}; multiples of {ADDRESS_ALIGN} bytes are allowed"
     if tensor_map.swizzle and row > tensor_map.swizzle:
-        yield f"{given} with a swizzle of {tensor_map.swizzle} bytes; rows of at most so many are allowed"
+        yield f"{rows} with a swizzle of {tensor_map.swizzle} bytes; rows of at most so many are allowed"
 
 
 def _corner_complaints(array: Description, axes: tuple[int, ...], im2col: Im2col) -> Iterator[str]:

@@ -249,9 +249,9 @@ class ColumnParallelLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.group = group_of(group)
-        own = _share(out_features, self.group, "out_features")
-        self.weight = torch.nn.Parameter(torch.empty(own, in_features, device=device, dtype=dtype))
-        self.bias = torch.nn.Parameter(torch.zeros(own, device=device, dtype=dtype)) if bias else None
+        features = _share(out_features, self.group, "out_features")
+        self.weight = torch.nn.Parameter(torch.empty(features, in_features, device=device, dtype=dtype))
+        self.bias = torch.nn.Parameter(torch.zeros(features, device=device, dtype=dtype)) if bias else None
         torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -284,8 +284,8 @@ class RowParallelLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.group = group_of(group)
-        own = _share(in_features, self.group, "in_features")
-        self.weight = torch.nn.Parameter(torch.empty(out_features, own, device=device, dtype=dtype))
+        features = _share(in_features, self.group, "in_features")
+        self.weight = torch.nn.Parameter(torch.empty(out_features, features, device=device, dtype=dtype))
         self.bias = (
             torch.nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
         )

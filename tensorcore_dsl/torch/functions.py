@@ -172,9 +172,10 @@ def scaled_dot_product_attention(
     for other than four axes, and for fewer heads of key and value without enable_gqa.
     """
     if attn_mask is not None or dropout_p:
-        given = "attn_mask" if attn_mask is not None else f"dropout_p={dropout_p}"
+        unsupported = "attn_mask" if attn_mask is not None else f"dropout_p={dropout_p}"
         raise tc.ArgumentError(
-            f"{given} is given; masks are is_causal, or `attention` with window=, and there is no dropout"
+            f"{unsupported} is given; masks are is_causal, or `attention` with window=, and "
+            f"there is no dropout"
         )
     operators._rank((4,), query, key, value)
     heads, key_heads = query.shape[1], key.shape[1]

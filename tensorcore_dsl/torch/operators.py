@@ -154,8 +154,8 @@ def _register(
 
     class Gradients(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            *tensors, ctx.options, ctx.compute = given
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            *tensors, ctx.options, ctx.compute = arguments
             ctx.missing = (None,) * (count - len(tensors))  # the dispatcher leaves out defaults
             operands = *tensors, *ctx.missing
             if ctx.compute is not run:
@@ -183,8 +183,8 @@ def _register(
             with _set_fwd_grad_enabled(True):  # for an outer torch.func.jvp
                 duals = [(x, None) if x is None else _unpacked(x) for x in ctx.saved_tensors]
                 tensors, tangents = zip(*duals, strict=True)  # None instead of zeros
-                given = [(place, x) for place, x in enumerate(tangents) if x is not None]
-                changes = [jvp(tensors, *each, ctx.options) for each in given]
+                directions = [(place, x) for place, x in enumerate(tangents) if x is not None]
+                changes = [jvp(tensors, *each, ctx.options) for each in directions]
                 total = fake(*tensors, **ctx.options).zero_()
                 for change in changes:
                     total = (total + change).to(total.dtype)

@@ -153,7 +153,7 @@ class Autotuned(Named):
         launch = self.configured(grid, block, **options)
 
         def check(kernel: Kernel) -> Callable[..., CheckResult]:
-            return lambda config, /, **given: kernel.checked(config, arch, order, in_place)(**given)
+            return lambda config, /, **arguments: kernel.checked(config, arch, order, in_place)(**arguments)
 
         return partial(emulated, launch, check)
 
@@ -193,8 +193,8 @@ class Autotuned(Named):
 
     def __repr__(self) -> str:
         count = len(self.configs)
-        rest = repr(self.kernel).removeprefix("<kernel ").removesuffix(">")
-        return f"<autotuned {rest}, {count} configuration{'s' * (count != 1)}>"
+        kernel = repr(self.kernel).removeprefix("<kernel ").removesuffix(">")
+        return f"<autotuned {kernel}, {count} configuration{'s' * (count != 1)}>"
 
     # -- configurations ------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Autotuned(Named):
         if options is not None:
             known = [self.cache[key]] if key in self.cache else []
         else:
-            known = [tuning for other, tuning in self.cache.items() if other[:-1] == key[:-1]]
+            known = [tuning for known_key, tuning in self.cache.items() if known_key[:-1] == key[:-1]]
         return known[-1].best if known else self.pruned(call)[0]
 
     def key_of(self, call: Call, options: Mapping[str, Any]) -> Any:
@@ -538,12 +538,12 @@ def _check(tuned: Autotuned) -> None:
         if missing:
             raise ArgumentError(f"{what}: {config} lacks {listing(missing)}, which other configurations give")
     free = [p.name for p in kernel.parameters if p.name not in tuned._names]
-    for title, given, allowed in (
+    for title, names, allowed in (
         ("key", tuned.settings.key, free),
         ("restore_value", tuned.settings.restore_value, kernel.runtime_names),
         ("reset_to_zero", tuned.settings.reset_to_zero, kernel.runtime_names),
     ):
-        for name in given:
+        for name in names:
             if name not in allowed:
                 raise ArgumentError(f"{what}: {title} names {name!r}, which is not among {listing(allowed)}")
 

@@ -70,17 +70,17 @@ def _common_slots(operands: Sequence[RegisterGroup | Mask]) -> tuple[RegisterGro
 
 def _slots_in(group: RegisterGroup, target: RegisterGroup) -> Sequence[int] | None:
     """The slots of `group` that correspond to the slots of `target`; None if none do."""
-    own, wanted = group.layout, target.layout
-    if own is wanted or own is None or wanted is None:
+    layout, wanted = group.layout, target.layout
+    if layout is wanted or layout is None or wanted is None:
         return range(target.slots) if group.slots == target.slots else None
-    return _between(own, wanted)
+    return _between(layout, wanted)
 
 
 @cache
-def _between(own: Layout, wanted: Layout) -> Sequence[int] | None:
-    if np.array_equal(own.coords, wanted.coords):
+def _between(layout: Layout, wanted: Layout) -> Sequence[int] | None:
+    if np.array_equal(layout.coords, wanted.coords):
         return range(wanted.slots)
-    return broadcast_slots(own, wanted)
+    return broadcast_slots(layout, wanted)
 
 
 def _pairs(

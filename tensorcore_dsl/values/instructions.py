@@ -291,18 +291,18 @@ class InstructionBuilder:
         the size of a tile, and an index of a thread or block, is too small for a product to wrap.
         """
         (result,), sources = op.results, list[Any](op.operands)
-        found = dict.fromkeys(whole for source in sources for whole in self._products.get(source, ()))
-        if found and op.instr.mnemonic == names.INDEX_CHOICE:
+        products = dict.fromkeys(whole for source in sources for whole in self._products.get(source, ()))
+        if products and op.instr.mnemonic == names.INDEX_CHOICE:
             yes, no, condition = sources
             chosen = self._chosen(self.product(yes), self.product(no), Scalar(condition))
-            found = {chosen.value: None}
+            products = {chosen.value: None}
         elif op.instr.mnemonic == names.INDEX_PRODUCT and not any(map(self._is_small, sources)):
             factors = [s.value if isinstance(s, Const) else Scalar(s) for s in sources]
             whole = self.named(names.multiply_wide(dtypes.s32), *factors)
             self._wrapped(whole)
-            found[whole.value] = None
-        if found:
-            self._products[result] = tuple(found)
+            products[whole.value] = None
+        if products:
+            self._products[result] = tuple(products)
 
     def _wrapped(self, whole: Scalar) -> tuple[Scalar, Scalar]:
         """A product in 32 bits, widened again, and whether it differs from the whole one."""

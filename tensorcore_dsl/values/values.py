@@ -534,8 +534,8 @@ def of_elements(operand: Operand, layout: Layout, elements: Sequence[Any]) -> Re
     """Make a fragment of one scalar (of the layout's type) or number for each element."""
     step, build = layout.per_register, emitter()
     if layout.dtype.storage_bits < 32:
-        parts = (list(elements[i : i + step]) for i in range(0, len(elements), step))
-        elements = [build.pack_register(part, layout.dtype) for part in parts]
+        registers = (list(elements[i : i + step]) for i in range(0, len(elements), step))
+        elements = [build.pack_register(part, layout.dtype) for part in registers]
     return of_registers(operand, layout, elements)
 
 

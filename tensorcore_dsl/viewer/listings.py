@@ -71,13 +71,13 @@ def _sass(chosen: Specialisation) -> dict[str, Any]:
 def sources(chosen: Specialisation) -> list[dict[str, Any]]:
     """Return the highlighted source of all functions that a kernel consists of, the kernel first."""
     code = chosen.kernel.function.__code__
-    own = (absolute(code.co_filename), code.co_firstlineno)
-    wanted: dict[str, set[int]] = {own[0]: {own[1]}}
+    kernel_place = (absolute(code.co_filename), code.co_firstlineno)
+    wanted: dict[str, set[int]] = {kernel_place[0]: {kernel_place[1]}}
     for node in walk(chosen.ir.body):
         for loc in node.loc.chain() if node.loc is not None else ():
             wanted.setdefault(absolute(loc.filename), set()).add(loc.line)
     sections = [part for name, lines in wanted.items() for part in _sections(name, sorted(lines))]
-    return sorted(sections, key=lambda part: (part["path"], part["first"]) != own)
+    return sorted(sections, key=lambda part: (part["path"], part["first"]) != kernel_place)
 
 
 def _sections(filename: str, lines: list[int]) -> Iterator[dict[str, Any]]:

@@ -101,11 +101,11 @@ def observe(
         failure = run(source, script, arguments)
     if not session.observed:
         count = f"{number} launches" if number > 1 else "no launch"
-        what = "any kernel" if wanted is None else f"the kernel {wanted!r}"
-        others = f"; it launches {listing(sorted(session.launches))}" if session.launches else ""
+        kernel = "any kernel" if wanted is None else f"the kernel {wanted!r}"
+        launched = f"; it launches {listing(sorted(session.launches))}" if session.launches else ""
         failed = f"; it failed ({failure})" if failure else ""
         raise ArgumentError(
-            f"{script} makes {'fewer than ' if number > 1 else ''}{count} of {what}{others}{failed}. "
+            f"{script} makes {'fewer than ' if number > 1 else ''}{count} of {kernel}{launched}{failed}. "
             "`view` runs the file as a script: launch the kernel in it, give a script that does, or "
             "types of its arguments: `view --types FILE:KERNEL TYPE ...` compiles it without a run"
         )

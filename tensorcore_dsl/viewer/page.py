@@ -22,10 +22,10 @@ from tensorcore_dsl.viewer.observe import Observed
 
 def page(observed: Sequence[Observed]) -> str:
     """Return the HTML page of the launches. It refers to no other file."""
-    parts = {name: files(__package__).joinpath(f"page.{name}").read_text("utf-8") for name in ("css", "js")}
-    data = json.dumps([view(one) for one in observed], separators=(",", ":")).replace("<", "\\u003c")
+    assets = {name: files(__package__).joinpath(f"page.{name}").read_text("utf-8") for name in ("css", "js")}
+    views = json.dumps([view(one) for one in observed], separators=(",", ":")).replace("<", "\\u003c")
     html = files(__package__).joinpath("page.html").read_text("utf-8")
-    for mark, text in (("/* css */", parts["css"]), ("/* js */", parts["js"]), ("/* data */", data)):
+    for mark, text in (("/* css */", assets["css"]), ("/* js */", assets["js"]), ("/* data */", views)):
         html = html.replace(mark, text, 1)
     return html
 
@@ -140,11 +140,11 @@ def _place(loc: Loc | None) -> str:
     return key(None if loc is None else (loc.filename, loc.line))
 
 
-def _finding(found: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, Any]:
     """Return a finding with the keys of its line, its calls, and the conflicting access."""
-    about = {"kind": found.kind, "severity": found.severity, "message": found.message}
-    calls = [_where(call) for call in found.calls]
-    return about | {"key": _where(found.place), "other": _where(found.other), "calls": calls}
+    about = {"kind": finding.kind, "severity": finding.severity, "message": finding.message}
+    calls = [_where(call) for call in finding.calls]
+    return about | {"key": _where(finding.place), "other": _where(finding.other), "calls": calls}
 
 
 def _where(place: Place | None) -> str:

@@ -133,9 +133,13 @@ def _borders(axis: Any, cells: np.ndarray, layout: Layout) -> None:
     """Lines between neighbours, by what they are parts of."""
     threads, registers = cells[..., 0], cells[..., 1] // layout.per_register
     for across in (0, 1):
-        one, other = (np.diff(part, axis=across) != 0 for part in (threads, registers))
+        of_threads, of_registers = (np.diff(part, axis=across) != 0 for part in (threads, registers))
         quads, warps = (np.diff(threads // n, axis=across) != 0 for n in (4, 32))
-        styles = [(quads, "black", 0.9), (one & ~quads, "white", 1.8), (other & ~one, "white", 1.2)]
+        styles = [
+            (quads, "black", 0.9),
+            (of_threads & ~quads, "white", 1.8),
+            (of_registers & ~of_threads, "white", 1.2),
+        ]
         if layout.threads > 32:
             styles[0] = (quads & ~warps, "black", 0.9)
             styles.append((warps, "black", 2.6))

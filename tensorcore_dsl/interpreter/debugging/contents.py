@@ -73,11 +73,11 @@ def shown(value: Any, most: int | None = None) -> str:
     if not isinstance(value, np.ndarray):
         return str(value) if isinstance(value, np.generic) else repr(value)
     most = most or (64 if value.ndim == 1 else 1024)
-    mask, data = np.ma.getmaskarray(value), np.ma.getdata(value)
+    mask, values = np.ma.getmaskarray(value), np.ma.getdata(value)
     if isinstance(value, Lanes) and value.agreed is not None:
         return f"{value.agreed}  ({_lanes_text(np.flatnonzero(~mask), value.size)})"
     options: Any = {"linewidth": _WIDTH, "edgeitems": 3, "precision": 6, "threshold": most}
-    with np.printoptions(**options, suppress=_plain_decimals(data[~mask])):
+    with np.printoptions(**options, suppress=_plain_decimals(values[~mask])):
         return array_text(value)
 
 
@@ -91,17 +91,17 @@ def _joined(left: str, texts: list[str], right: str) -> str:
 
 def array_text(value: np.ndarray) -> str:
     """NumPy's text of an array, which gives masked elements as `--` and others as usual."""
-    mask, data, options = np.ma.getmaskarray(value), np.ma.getdata(value), np.get_printoptions()
+    mask, values, options = np.ma.getmaskarray(value), np.ma.getdata(value), np.get_printoptions()
     if not mask.any():
-        return str(data)
+        return str(values)
     edge, threshold = int(options["edgeitems"]), int(options["threshold"])
-    if data.size > threshold:
+    if values.size > threshold:
         threshold = 0
-        for axis, extent in enumerate(data.shape):
+        for axis, extent in enumerate(values.shape):
             if extent > 2 * edge + 1:
                 kept = [*range(edge + 1), *range(extent - edge, extent)]
-                data, mask = data.take(kept, axis), mask.take(kept, axis)
-    texts, known = np.empty(data.shape, object), data[~mask]
+                values, mask = values.take(kept, axis), mask.take(kept, axis)
+    texts, known = np.empty(values.shape, object), values[~mask]
     width = 2
     if known.size:
         row = np.array2string(known, 1 << 30, separator="\0", threshold=known.size)
@@ -238,8 +238,8 @@ class Contents:
             return self.lanes(decoded(bits.T[self.threads], view.dtype), valid[self.threads])
         count = view.layout.per_register
         width = np.uint64(32 // count if count > 1 else 0)
-        parts = [bits >> (width * np.uint64(i)).astype(bits.dtype) for i in range(count)]
-        slots = np.stack(parts, axis=1).reshape(-1, self.ctx.threads)
+        fields = [bits >> (width * np.uint64(i)).astype(bits.dtype) for i in range(count)]
+        slots = np.stack(fields, axis=1).reshape(-1, self.ctx.threads)
         if count > 1:
             slots = slots & np.uint32((1 << int(width)) - 1)
         if view.layout.container == 8 and view.dtype.bits == 4:
@@ -278,8 +278,8 @@ class Contents:
 
     def _shared(self, address: int) -> tuple[int, int]:
         """The CTA of the chunk and the offset of a shared address."""
-        own, rank = int(self.threads[0]) // self.ctx.group, address >> CLUSTER_SHIFT
-        cta = own if rank in (0, OWN) else self.ctx.clusters.cta(own, rank)
+        own_cta, rank = int(self.threads[0]) // self.ctx.group, address >> CLUSTER_SHIFT
+        cta = own_cta if rank in (0, OWN) else self.ctx.clusters.cta(own_cta, rank)
         return cta, address & shadow.OFFSET
 
     def _read_tileview(self, view: views.TileView) -> Any:

@@ -95,21 +95,21 @@ class HangReport:
         if instr.uses_mbarrier:
             return [*ctx.lacking(group.mask, instr), *self._arrival_lines(group.mask)]
         lines = self._named_barriers(group.mask) or ctx.lacking(group.mask, instr)
-        rest = self._missing_lanes(group)
-        if not lines and rest.any():
-            lines = [f"it waits for {ctx.warps_text(rest)}: {self._lanes(rest)}"]
+        missing = self._missing_lanes(group)
+        if not lines and missing.any():
+            lines = [f"it waits for {ctx.warps_text(missing)}: {self._lanes(missing)}"]
         return lines
 
     def _arrivals(self, mask: np.ndarray) -> dict[int, np.ndarray]:
         """By step, the threads that have arrived at the mbarriers that `mask` waits for."""
         barriers, clusters = self.ctx.mbarriers, self._clusters()
-        found: dict[int, np.ndarray] = {}
+        arrived: dict[int, np.ndarray] = {}
         for cta, slot in barriers.waited_for(mask):
             near = clusters == cta // self.ctx.clusters.size
             for (at, row), seen in barriers.arrivers.items():
                 if row == barriers.index[cta, slot] and (seen & near).any():
-                    found[at] = seen & near | found.get(at, False)
-        return found
+                    arrived[at] = seen & near | arrived.get(at, False)
+        return arrived
 
     def _clusters(self) -> np.ndarray:
         """(T,) the cluster of each thread; arrivals come from the waiting one."""
@@ -324,7 +324,7 @@ class HangReport:
         others = part & ctx.alive & ~group.mask
         if instr is None:
             return np.zeros_like(others)
-        rest = self._missing_lanes(group) & part
+        missing = self._missing_lanes(group) & part
         if instr.uses_mbarrier:
             able = np.zeros_like(others)
             for who in self._arrivals(group.mask).values():
@@ -335,11 +335,11 @@ class HangReport:
             away = ctx.clusters.arrivals <= np.repeat(ctx.clusters.phase, per)
             return np.asarray(others & away)
         numbers = ctx.barriers.waits_at[group.mask & part]
-        found = np.zeros_like(others)
+        absent = np.zeros_like(others)
         for cta in np.unique(np.flatnonzero(group.mask & part) // ctx.group):
             for number in np.unique(numbers[numbers >= 0]):
-                found |= self._not_at(int(cta), int(number))
-        return np.asarray(found & others if found.any() else rest)
+                absent |= self._not_at(int(cta), int(number))
+        return np.asarray(absent & others if absent.any() else missing)
 
     def _name(self, group: Group, part: np.ndarray) -> str:
         loc = self._place(group)

@@ -36,10 +36,10 @@ class Strings:
         return ctypes.string_at(real, size)
 
     def text(self, address: int) -> str:
-        found = bytearray()
-        while (byte := self.bytes(address + len(found), 1)) != b"\0":
-            found += byte
-        return found.decode(errors="replace")
+        characters = bytearray()
+        while (byte := self.bytes(address + len(characters), 1)) != b"\0":
+            characters += byte
+        return characters.decode(errors="replace")
 
     def formatted(self, text: int, buffer: int) -> tuple[str, int]:
         """What `vprintf` prints, and the number of its arguments."""

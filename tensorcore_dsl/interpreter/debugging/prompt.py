@@ -153,15 +153,15 @@ class Prompt(cmd.Cmd):
 
     def parseline(self, line: str) -> tuple[str | None, str | None, str]:
         """The command and its argument; `c[0]` and `n + 1` are expressions, no commands."""
-        name, rest, whole = super().parseline(line)
+        name, argument, whole = super().parseline(line)
         typed, name = name or "", self._SHORT.get(name or "", name)
-        close = whole.startswith(f"{typed}{rest}") and (rest or "").startswith((".", "[", "("))
+        close = whole.startswith(f"{typed}{argument}") and (argument or "").startswith((".", "[", "("))
         if name == "print":
             expression = close and typed != name and typed in self.view.namespace().variables
         else:
-            expression = (close and name != "thread") or bool(_OPERATOR.match(rest or ""))
-            expression = expression and not _FILE.match(rest or "")
-        return (None, None, whole) if expression and typed else (name, rest, whole)
+            expression = (close and name != "thread") or bool(_OPERATOR.match(argument or ""))
+            expression = expression and not _FILE.match(argument or "")
+        return (None, None, whole) if expression and typed else (name, argument, whole)
 
     def emptyline(self) -> bool:
         return False
@@ -238,28 +238,28 @@ class Prompt(cmd.Cmd):
             for filename, line in self.plan.breaks:
                 self._say(f"{filename}:{line}")
             return
-        found = self._place(argument)
-        if found is None:
+        place = self._place(argument)
+        if place is None:
             return
         lines = {
             (m.loc.filename, m.loc.line)
             for m in self.ctx.program.marks.values()
             if m.loc is not None and m.kind == "line"
         }
-        if found not in lines:
-            near = sorted(line for name, line in lines if name == found[0])
+        if place not in lines:
+            near = sorted(line for name, line in lines if name == place[0])
             self._say(
-                f"*** no statement of the kernel starts at {found[0]}:{found[1]}; "
+                f"*** no statement of the kernel starts at {place[0]}:{place[1]}; "
                 f"lines {ranges(np.array(near, int)) or 'of this file: none'}"
             )
             return
-        self.plan.breaks.append(found)
-        self._say(f"breakpoint at {found[0]}:{found[1]}")
+        self.plan.breaks.append(place)
+        self._say(f"breakpoint at {place[0]}:{place[1]}")
 
     def do_clear(self, argument: str) -> None:
         """clear [[FILE:]LINE]: remove a breakpoint that `break` set, or all."""
-        found = self._place(argument) if argument else None
-        self.plan.breaks = [b for b in self.plan.breaks if found and b != found]
+        place = self._place(argument) if argument else None
+        self.plan.breaks = [b for b in self.plan.breaks if place and b != place]
 
     def _place(self, text: str) -> tuple[str, int] | None:
         filename, _, line = text.strip().rpartition(":")
@@ -429,8 +429,8 @@ class Prompt(cmd.Cmd):
         """warps [all]: where the warps of this block (of all running blocks) are, and what they
         wait for."""
         ctx = self.ctx
-        own = self.view.thread // ctx.group
-        ctas = range(ctx.geometry.ctas) if argument == "all" else (own,)
+        own_cta = self.view.thread // ctx.group
+        ctas = range(ctx.geometry.ctas) if argument == "all" else (own_cta,)
         rows: list[tuple[str, ...]] = []
         for cta in ctas:
             for first in range(cta * ctx.group, (cta + 1) * ctx.group, WARP):

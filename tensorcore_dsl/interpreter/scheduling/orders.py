@@ -89,11 +89,11 @@ class Schedule:
     def parse(cls, text: str) -> Schedule | None:
         """The schedule that is written as `text`; None if it is none."""
         base, *words = text.split() or [""]
-        found = [_SWITCH.fullmatch(word) for word in words]
+        matches = [_SWITCH.fullmatch(word) for word in words]
         if not _BASE.fullmatch(base):
             return None
         switches = []
-        for match in found:
+        for match in matches:
             if match is None:
                 return None
             block, warp, point = int(match[1]), int(match[2]), int(match[5])
@@ -167,12 +167,12 @@ def is_divisible(step: Step) -> bool:
 
 def distances(flags: list[bool]) -> np.ndarray:
     """By position, the first position from there on where a flag is set; the end if none is."""
-    found, nearest = np.empty(len(flags) + 1, np.int64), len(flags)
-    found[-1] = nearest
+    nearest_flags, nearest = np.empty(len(flags) + 1, np.int64), len(flags)
+    nearest_flags[-1] = nearest
     for at in range(len(flags) - 1, -1, -1):
         nearest = at if flags[at] else nearest
-        found[at] = nearest
-    return found
+        nearest_flags[at] = nearest
+    return nearest_flags
 
 
 def take(chunk: Chunk, at: int, taken: np.ndarray) -> Cohort:

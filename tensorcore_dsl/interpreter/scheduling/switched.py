@@ -118,8 +118,8 @@ class SwitchedSchedule:
         for at, cohort in chunk.cohorts.items():
             for waits, threads in ((False, ready), (True, retried)):
                 for warp in np.flatnonzero(warps_of(cohort.mask & threads)):
-                    other = waits or warp != self.current
-                    key = (other, int(self.rank[warp]), waits, at, int(warp))
+                    is_switch = waits or warp != self.current
+                    key = (is_switch, int(self.rank[warp]), waits, at, int(warp))
                     best = key if best is None else min(best, key)
         return None if best is None else best[3:]
 

@@ -101,11 +101,11 @@ def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any
 def _copies(replay: Replay, block: int, axis: Any, first: int) -> None:
     """Bars of the copies in flight; each takes the first lane that is free."""
     free = [0.0] * LANES
-    for found in sorted(t for t in replay.transfers if t.block == block):
-        lane = next((i for i in range(LANES) if free[i] <= found.start), free.index(min(free)))
-        free[lane] = found.end
+    for transfer in sorted(t for t in replay.transfers if t.block == block):
+        lane = next((i for i in range(LANES) if free[i] <= transfer.start), free.index(min(free)))
+        free[lane] = transfer.end
         axis.broken_barh(
-            [(found.start, found.end - found.start)],
+            [(transfer.start, transfer.end - transfer.start)],
             (first + lane - 0.35, 0.7),
             color=COLORS["copy"],
             alpha=0.6,

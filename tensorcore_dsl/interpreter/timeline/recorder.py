@@ -181,10 +181,10 @@ class _Hooks:
         for key, total in self.ctx.tally.bytes.items():
             extra = total - before.get(key, 0) - self.counted.get(key, 0)
             if extra:
-                share, rest = divmod(extra, len(threads))
-                own = threads[threads < self.threads]
-                for i, (warp, count) in enumerate(zip(*np.unique(own // WARP, return_counts=True))):
-                    amount = share * int(count) + (rest if i == 0 else 0)
+                share, remainder = divmod(extra, len(threads))
+                recorded = threads[threads < self.threads]
+                for i, (warp, count) in enumerate(zip(*np.unique(recorded // WARP, return_counts=True))):
+                    amount = share * int(count) + (remainder if i == 0 else 0)
                     self.details.append(Bytes(int(warp), *key, amount))
 
     # -- what steps ask for ----------------------------------------------------------------------
@@ -211,29 +211,29 @@ class _Hooks:
     ) -> None:
         mask, mbarriers, ctx = self.ctx.mask, self.ctx.mbarriers, self.ctx
         counts = words(count, ctx.threads)
-        found: dict[tuple[int, Phase], None] = {}
+        arrivals: dict[tuple[int, Phase], None] = {}
         for thread in np.flatnonzero(mask[: self.threads] & (counts[: self.threads] > 0)):
             address = scalar(bar, thread)
-            own = int(thread) // ctx.group
-            block = ctx.clusters.cta(own, address >> CLUSTER_SHIFT)
+            own_cta = int(thread) // ctx.group
+            block = ctx.clusters.cta(own_cta, address >> CLUSTER_SHIFT)
             slot = (address & (1 << CLUSTER_SHIFT) - 1) // SLOT
             if block < ctx.geometry.ctas and slot < mbarriers.index.shape[1]:
                 phase = int(mbarriers.at(block, slot)[PHASE])
-                found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
+                arrivals[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
         inner(bar, count, expected, drops, ends)
-        self.details += [Arrive(warp, phase) for warp, phase in found]
+        self.details += [Arrive(warp, phase) for warp, phase in arrivals]
 
     def done(self, inner: Callable[..., np.ndarray], bar: Any, parity: Any) -> np.ndarray:
         go = inner(bar, parity)
-        found: dict[tuple[int, Phase], None] = {}
+        waits: dict[tuple[int, Phase], None] = {}
         for thread in np.flatnonzero(go[: self.threads] & self.ctx.mask[: self.threads]):
             block, slot = int(thread) // self.ctx.group, scalar(bar, thread) // SLOT
             phase = int(self.ctx.mbarriers.at(block, slot)[PHASE]) - 1
-            found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
+            waits[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
             made = self.ctx.mbarriers.made_at(block, slot)
             if made is not None:
                 self.recording.barriers[MBARRIER, block, slot] = made
-        self.details += [Wait(warp, phase) for warp, phase in found]
+        self.details += [Wait(warp, phase) for warp, phase in waits]
         return go
 
     def complete(
@@ -265,11 +265,11 @@ class _Hooks:
         numbers = np.broadcast_to(np.asarray(barrier), (ctx.threads,))
         mask = ctx.mask[: self.threads]
         new = np.flatnonzero(mask & (self.at_barrier[: self.threads] < 0))
-        found: dict[Detail, None] = {}
+        details: dict[Detail, None] = {}
         for thread in map(int, new):
             place = thread // ctx.group, int(numbers[thread])
             now = self.phases.setdefault(place, [0, 0])
-            found[Arrive(thread // WARP, (NAMED, *place, now[0]))] = None
+            details[Arrive(thread // WARP, (NAMED, *place, now[0]))] = None
             if wait:
                 self.at_barrier[thread] = now[0]
         if count is not None:
@@ -279,11 +279,11 @@ class _Hooks:
             for thread in map(int, np.flatnonzero(mask & go[: self.threads])):
                 place = thread // ctx.group, int(numbers[thread])
                 phase = int(self.at_barrier[thread])
-                found[Wait(thread // WARP, (NAMED, *place, phase))] = None
+                details[Wait(thread // WARP, (NAMED, *place, phase))] = None
                 self.at_barrier[thread] = -1
                 if count is None:
                     self.phases[place][0] = max(self.phases[place][0], phase + 1)
-        self.details += found
+        self.details += details
         return go
 
     def _count(self, new: np.ndarray, numbers: np.ndarray, counts: np.ndarray) -> None:
@@ -304,12 +304,12 @@ class _Hooks:
         return go
 
     def _cluster(self, mask: np.ndarray, row: int, kind: type[Arrive] | type[Wait]) -> None:
-        found: dict[Detail, None] = {}
+        details: dict[Detail, None] = {}
         for thread in map(int, np.flatnonzero(mask[: self.threads])):
             cluster = thread // self.ctx.group // self.recording.cluster
-            found[kind(thread // WARP, (CLUSTER, cluster, 0, int(self.met[row, thread])))] = None
+            details[kind(thread // WARP, (CLUSTER, cluster, 0, int(self.met[row, thread])))] = None
         self.met[row] += mask
-        self.details += found
+        self.details += details
 
     def commit(self, queue: str, inner: Callable[[], None]) -> None:
         inner()

@@ -120,17 +120,17 @@ class Recording:
 
     def of_warps(self) -> list[list[tuple[int, list[Detail]]]]:
         """For each warp of the recorded blocks, its steps in order, with their details."""
-        found: list[list[tuple[int, list[Detail]]]] = [[] for _ in range(self.blocks * self.warps)]
+        traces: list[list[tuple[int, list[Detail]]]] = [[] for _ in range(self.blocks * self.warps)]
         for entry in self.entries:
             by_warp: dict[int, list[Detail]] = {}
             for detail in entry.details:
                 by_warp.setdefault(detail.warp, []).append(detail)
             executing = set(_bits(entry.warps))
             for warp in sorted(executing | set(by_warp)):  # others arrived at a barrier and wait
-                own = by_warp.get(warp, [])
+                details = by_warp.get(warp, [])
                 for at in range(entry.first, entry.last):
-                    found[warp].append((at, own))
-        return found
+                    traces[warp].append((at, details))
+        return traces
 
     def multiplications(self) -> float:
         """Multiply-adds of the tensor cores, counted as if their operands had 16 bits."""

@@ -273,8 +273,8 @@ class Replay:
         if cost.kind == MMA:
             begin = max(now, sm.tensor[warp.scheduler].free)
             end = sm.tensor[warp.scheduler].serve(now, cost.tensor)
-            found = Multiplication(begin, end, warp.block, at, warp.scheduler)
-            self.multiplications.append(found)
+            product = Multiplication(begin, end, warp.block, at, warp.scheduler)
+            self.multiplications.append(product)
             ready = begin + cost.latency
         elif cost.kind == PRODUCT:
             self._product(warp, at, details, now)
@@ -347,8 +347,8 @@ class Replay:
 
     def _land(self, warp: Track, at: int, copy: Copy, piece: int, issued: float | None, now: float) -> None:
         """A piece of a copy arrives at the SM; with `issued`, the last one."""
-        own = warp.block - warp.block % self.recording.blocks  # the resident copy
-        block = copy.block + own
+        first_block = warp.block - warp.block % self.recording.blocks  # the resident copy
+        block = copy.block + first_block
         ended = self.sm(block).shared.serve(now, piece / self.costs["landing_rate"])
         if issued is None:
             return

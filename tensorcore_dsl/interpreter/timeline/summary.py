@@ -95,8 +95,8 @@ def arriving(replay: Replay) -> dict[tuple[str, int, int], str]:
 def _warps_text(replay: Replay, numbers: set[int], block: int) -> str:
     """Warps by number, with the blocks of others."""
     per = replay.recording.warps
-    own = np.array(sorted(n % per for n in numbers if n // per == block), np.int64)
+    of_block = np.array(sorted(n % per for n in numbers if n // per == block), np.int64)
     others = sorted({n // per for n in numbers} - {block})
-    texts = [f"{'warp' if len(own) == 1 else 'warps'} {ranges(own)}"] if len(own) else []
+    texts = [f"{'warp' if len(of_block) == 1 else 'warps'} {ranges(of_block)}"] if len(of_block) else []
     texts += [f"warps of block {replay.recording.block_names[b]}" for b in others[:2]]
     return " and ".join(texts)

@@ -46,10 +46,10 @@ class Timeline(EagerDict):
         kernel: str,
         threads: int,
         registers: Callable[[], int | None],
-        **given: Any,
+        **assumed: Any,
     ) -> None:
         self.recording, self.kernel, self.threads = recording, kernel, threads
-        self._registers, self._given = registers, given
+        self._registers, self._assumed = registers, assumed
 
     @classmethod
     def of(
@@ -95,8 +95,8 @@ class Timeline(EagerDict):
             if part is not None and not 0 <= part <= 1:
                 raise ArgumentError(f"{name} is {part!r}; a number from 0 to 1 is needed")
         named = {"resident": resident, "sms": sms, "from_dram": from_dram, "cold": cold}
-        given = self._given | {name: x for name, x in named.items() if x is not None}
-        return Timeline(self.recording, self.kernel, self.threads, self._registers, **given)
+        assumed = self._assumed | {name: x for name, x in named.items() if x is not None}
+        return Timeline(self.recording, self.kernel, self.threads, self._registers, **assumed)
 
     # -- numbers ---------------------------------------------------------------------------------
 
@@ -123,9 +123,9 @@ class Timeline(EagerDict):
     def energy(self) -> float:
         """Estimated joules of the whole launch, besides what an idle chip takes."""
         recording = self.recording
-        parts = recording.grid / recording.blocks
+        recorded_shares = recording.grid / recording.blocks
         moved = sum(recording.bytes["global", verb] for verb in ("load", "store"))
-        return joules(recording.multiplications() * parts, moved * parts)
+        return joules(recording.multiplications() * recorded_shares, moved * recorded_shares)
 
     @property
     def waves(self) -> int:
@@ -135,9 +135,9 @@ class Timeline(EagerDict):
     @cached_property
     def resident(self) -> int:
         """Blocks that an SM holds at a time, by threads, registers and shared memory."""
-        given = self._given.get("resident")
-        if given is not None:
-            return int(given)
+        assumed = self._assumed.get("resident")
+        if assumed is not None:
+            return int(assumed)
         limit = {name: figure.value for name, figure in SM_90A.items()}
         registers = self._registers() or USUAL_REGISTERS
         per_warp = ceil(registers / 8) * 8 * 32
@@ -153,16 +153,16 @@ class Timeline(EagerDict):
     @property
     def sms(self) -> int:
         """SMs that run blocks of the launch at the same time."""
-        given = self._given.get("sms")
+        assumed = self._assumed.get("sms")
         busy = min(SM_90A["sms"].value, ceil(self.recording.grid / self.resident))
-        return int(busy if given is None else given)
+        return int(busy if assumed is None else assumed)
 
     @property
     def from_dram(self) -> float:
         """The part of the loaded bytes that comes from DRAM: each byte of the arrays does once."""
-        given = self._given.get("from_dram")
-        if given is not None:
-            return float(given)
+        assumed = self._assumed.get("from_dram")
+        if assumed is not None:
+            return float(assumed)
         loaded = self.recording.bytes["global", "load"] * self.recording.grid
         return min(1.0, self.recording.operands * self.recording.blocks / max(loaded, 1))
 
@@ -170,9 +170,9 @@ class Timeline(EagerDict):
     def cold(self) -> float:
         """The part of loads that wait for DRAM: all if the L2 cache is too small for the arrays,
         else those of the first wave."""
-        given = self._given.get("cold")
+        assumed = self._assumed.get("cold")
         fits = self.recording.operands < SM_90A["l2_bytes"].value
-        return float((1 / self.waves if fits else 1.0) if given is None else given)
+        return float((1 / self.waves if fits else 1.0) if assumed is None else assumed)
 
     @cached_property
     def replay(self) -> Replay:
@@ -195,12 +195,12 @@ class Timeline(EagerDict):
         waves = "1 wave" if self.waves == 1 else f"{self.waves} waves"
         busy = sorted(self.busy.items(), key=lambda item: -item[1])
         (first, share), *others = busy
-        rest = ", ".join(f"{name} {part:.0%}" for name, part in others)
+        others_text = ", ".join(f"{name} {part:.0%}" for name, part in others)
         return [
             f"{self.kernel}: an estimate for sm_90a, not a measurement",
             f"block {blocks} of {grid}: {self.block_cycles:,.0f} cycles, {self.resident} resident on an SM",
             f"launch: {self.cycles:,.0f} cycles, {waves}, {self.seconds * 1e6:,.1f} us",
-            f"busiest unit: {first} {share:.0%}; {rest}",
+            f"busiest unit: {first} {share:.0%}; {others_text}",
         ]
 
     def __repr__(self) -> str:

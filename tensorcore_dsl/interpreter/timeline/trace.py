@@ -58,35 +58,35 @@ def _warps(replay: Replay) -> Iterator[dict[str, Any]]:
 
 def _tensor(replay: Replay) -> Iterator[dict[str, Any]]:
     steps, named = replay.recording.steps, set()
-    for found in merged(replay.multiplications):
-        track = TENSOR + (0 if found.scheduler is None else 1 + found.scheduler)
-        instr = steps[found.at].instr
-        place = {"pid": found.block, "tid": track}
-        if (found.block, track) not in named:
-            named.add((found.block, track))
-            which = "" if found.scheduler is None else f" of scheduler {found.scheduler}"
-            yield _named("thread_name", found.block, track, f"tensor cores{which}")
-        about = {"line": str(steps[found.at].loc), "instruction": str(instr)}
-        yield _span(replay, "multiply", "tensor", found.start, found.end) | place | {"args": about}
+    for product in merged(replay.multiplications):
+        track = TENSOR + (0 if product.scheduler is None else 1 + product.scheduler)
+        instr = steps[product.at].instr
+        place = {"pid": product.block, "tid": track}
+        if (product.block, track) not in named:
+            named.add((product.block, track))
+            which = "" if product.scheduler is None else f" of scheduler {product.scheduler}"
+            yield _named("thread_name", product.block, track, f"tensor cores{which}")
+        about = {"line": str(steps[product.at].loc), "instruction": str(instr)}
+        yield _span(replay, "multiply", "tensor", product.start, product.end) | place | {"args": about}
 
 
 def _transfers(replay: Replay) -> Iterator[dict[str, Any]]:
     """Copies overlap, so that each has a begin and an end of its own."""
     steps = replay.recording.steps
-    for number, found in enumerate(replay.transfers):
-        name = f"{found.kind} {found.bytes:,} bytes"
-        about = {"line": str(steps[found.at].loc), "bytes": found.bytes}
-        common = {"cat": "copies in flight", "id": number, "pid": found.block, "name": name}
-        common |= {"tid": found.warp % replay.recording.warps}
-        yield common | {"ph": "b", "ts": _us(replay, found.start), "args": about}
-        yield common | {"ph": "e", "ts": _us(replay, found.end)}
+    for number, transfer in enumerate(replay.transfers):
+        name = f"{transfer.kind} {transfer.bytes:,} bytes"
+        about = {"line": str(steps[transfer.at].loc), "bytes": transfer.bytes}
+        common = {"cat": "copies in flight", "id": number, "pid": transfer.block, "name": name}
+        common |= {"tid": transfer.warp % replay.recording.warps}
+        yield common | {"ph": "b", "ts": _us(replay, transfer.start), "args": about}
+        yield common | {"ph": "e", "ts": _us(replay, transfer.end)}
 
 
-def merged(found: list[Multiplication]) -> list[Multiplication]:
+def merged(products: list[Multiplication]) -> list[Multiplication]:
     """Products that follow each other at once become one."""
     last: dict[tuple[int, int | None], Multiplication] = {}
     out: list[Multiplication] = []
-    for each in sorted(found):
+    for each in sorted(products):
         key = each.block, each.scheduler
         before = last.get(key)
         if before is not None and before.at == each.at and each.start - before.end < 1:
@@ -105,10 +105,10 @@ def occupancy(replay: Replay) -> dict[int, list[tuple[float, tuple[int, int]]]]:
     full when its last copy has arrived, and until the first copy of its next turn is issued.
     """
     turns: dict[Phase, tuple[float, float]] = {}
-    for found in replay.transfers:
-        if found.phase is not None:
-            start, end = turns.get(found.phase, (found.start, found.end))
-            turns[found.phase] = min(start, found.start), max(end, found.end)
+    for transfer in replay.transfers:
+        if transfer.phase is not None:
+            start, end = turns.get(transfer.phase, (transfer.start, transfer.end))
+            turns[transfer.phase] = min(start, transfer.start), max(end, transfer.end)
     changes: dict[int, list[tuple[float, int, int]]] = {}
     for (kind, block, slot, turn), (start, end) in turns.items():
         after = turns.get((kind, block, slot, turn + 1))
