@@ -8,7 +8,7 @@ on every machine.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,28 +35,38 @@ def ceil(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
-def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, Any]:  # noqa: PLR0915
-    """Compute the features of each configuration; "time" is the roofline time in microseconds.
+class _Waves(NamedTuple):
+    """Tiles of a launch, the steps along K of each, and the waves of CTAs.
 
-    memory: bandwidth of the measured GPU's memory over that of an H200.
+    depth: bytes of K of a step. together: CTAs that share an SM. busy: share of the SMs in a wave.
+    units: CTAs of a wave, or of stream-K.
     """
-    shape, where = problem.seen_by(menu.swapped), np.where
-    M, N, K, batch, itemsize = shape.M, shape.N, shape.K, shape.batch, shape.itemsize
-    hopper, vectors = menu.kind <= FRAGMENTS, menu.kind == VECTORS
-    two_parts, f64 = where(menu.kind == PARTS, 2, 1), itemsize == 8
-    multicast = menu.cluster_m * menu.cluster_n
 
-    # The steps of a CTA, and the waves of CTAs.
+    depth: Any
+    all_steps: Any
+    steps: Any
+    tiles_below: Any
+    tiles_beside: Any
+    tiles: Any
+    work: Any
+    resident: Any
+    units: Any
+    waves: Any
+    busy: Any
+    together: Any
+
+
+def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
+    hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
     slabs = where(menu.kind == PARTS, 1, menu.k_slabs)
-    depth = where(hopper, slabs * 128, menu.BK * itemsize)  # bytes of K in a step
-    all_steps = ceil(K, depth // itemsize)
-    steps = ceil(all_steps, menu.split_k)
-    high, wide = menu.BM * menu.cluster_m, menu.BN * menu.cluster_n
-    tiles_below, tiles_beside = ceil(M, high), ceil(N, wide)
-    tiles = tiles_below * tiles_beside * batch
+    depth = where(hopper, slabs * 128, menu.BK * shape.itemsize)
+    all_steps = ceil(shape.K, depth // shape.itemsize)
+    tiles_below = ceil(shape.M, menu.BM * menu.cluster_m)
+    tiles_beside = ceil(shape.N, menu.BN * menu.cluster_n)
+    tiles = tiles_below * tiles_beside * shape.batch
     work = tiles * where(hopper, 1, menu.split_k)
     accumulators = where(vectors, np.minimum(menu.BM, menu.BN), menu.WM * menu.WN // 32)
-    registers = np.minimum(accumulators * where(f64, 2, 1) + 64, 255)
+    registers = np.minimum(accumulators * where(shape.itemsize == 8, 2, 1) + 64, 255)
     staged = where(vectors, 1024, menu.stages * (menu.BM + menu.BN) * depth + 1024)
     fitting = np.minimum(REGISTERS // (menu.threads * registers), SHARED_BYTES // staged)
     resident = np.maximum(np.minimum(fitting, THREADS // menu.threads), 1)
@@ -67,9 +77,43 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     units = where(streamk, menu.streamk_units, at_a_time)
     waves = ceil(work, units)
     busy = where(streamk, menu.streamk_units, ceil(work, waves)) * menu.cluster_size / SMS
-    together = ceil(np.minimum(work, at_a_time) * menu.cluster_size, SMS)  # CTAs of an SM
+    together = ceil(np.minimum(work, at_a_time) * menu.cluster_size, SMS)
+    return _Waves(
+        depth,
+        all_steps,
+        ceil(all_steps, menu.split_k),
+        tiles_below,
+        tiles_beside,
+        tiles,
+        work,
+        resident,
+        units,
+        waves,
+        busy,
+        together,
+    )
 
-    # A step
+
+class _Step(NamedTuple):
+    """One step along K of a CTA. Cycles: of all, and of what overlaps. Bytes: received and sent.
+
+    sent: by the L2 cache, for each CTA. stages: that fit, with boxes of MN-major operands.
+    """
+
+    cycles: Any
+    tensor: Any
+    cache: Any
+    shared: Any
+    latency: Any
+    received: Any
+    sent: Any
+    stages: Any
+
+
+def _step(menu: Menu, shape: ProblemShape, launch: _Waves) -> _Step:
+    hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
+    two_parts, f64 = where(menu.kind == PARTS, 2, 1), shape.itemsize == 8
+    depth, itemsize = launch.depth, shape.itemsize
     rate = where(hopper, TENSOR, TENSOR // 2) / itemsize / shape.products
     rate = where(hopper | ~f64, rate, TENSOR_F64)
     rate = where(vectors, where(f64, VECTOR_F64, VECTOR), rate)
@@ -78,43 +122,55 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     split = where(hopper, menu.BM + menu.BN, menu.threads / 32 * (menu.WM + menu.WN))
     split = split * (depth // itemsize) * where(hopper, SPLIT, SPLIT_MMA) / VECTOR
     tensor = tensor + where((shape.products == 3) & (menu.kind != PARTS) & ~vectors, split, 0)
-    idle = where(hopper | vectors, 1, np.maximum(FULL_SM / (menu.threads * together), 1))
+    idle = where(hopper | vectors, 1, np.maximum(FULL_SM / (menu.threads * launch.together), 1))
     boxed = hopper & (np.asarray(shape.b_k_major) == 0) & (np.asarray(itemsize) == 2)
     columns = where(boxed, menu.boxed, menu.BN)
     stages = where(boxed, np.minimum(menu.stages, menu.boxed_stages), menu.stages)
-    received = (menu.BM + columns) * depth * two_parts
     sent = menu.BM / menu.cluster_n + columns / menu.cluster_m
     sent = sent * depth * (1 + shape.misaligned) * two_parts
-    cache = sent * busy / CACHE
+    cache = sent * launch.busy / CACHE
     read = where(hopper, menu.BM / 64 * (64 + menu.BN), menu.threads / 32 * (menu.WM + menu.WN))
     read = read * depth * where(menu.kind == PARTS, 3, 1)
     shared = where(vectors, 0, read / SHARED)
     latency = where(vectors, VECTOR_LATENCY, LATENCY) / stages
     # Overlapping costs are not quite hidden: a norm instead of the maximum.
-    terms = tensor * idle * together, shared * together, cache, latency
-    step = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in terms)))
+    terms = tensor * idle * launch.together, shared * launch.together, cache, latency
+    cycles = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in terms)))
+    received = (menu.BM + columns) * depth * two_parts
+    return _Step(cycles, tensor, cache, shared, latency, received, sent, stages)
 
-    # The launch
+
+def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, Any]:
+    """Compute the features of each configuration; "time" is the roofline time in microseconds.
+
+    memory: bandwidth of the measured GPU's memory over that of an H200.
+    """
+    shape, where = problem.seen_by(menu.swapped), np.where
+    M, N, K, batch, itemsize = shape.M, shape.N, shape.K, shape.batch, shape.itemsize
+    launch = _waves(menu, shape)
+    step = _step(menu, shape, launch)
+    streamk, in_parts = menu.streamk_units > 0, menu.kind == PARTS
     epilogue = menu.BM * menu.BN * shape.out_bytes / STORED / where(menu.pingpong, 2, 1)
-    turns = where(streamk, work / units, waves)
+    turns = where(streamk, launch.work / launch.units, launch.waves)
     ending = epilogue + LATENCY * where(menu.pingpong, PINGPONG_LATENCY, 1)
-    compute = turns * (steps * step + ending) / CLOCK
+    compute = turns * (launch.steps * step.cycles + ending) / CLOCK
     operands, results = batch * K * (M + N) * itemsize, batch * M * N * shape.out_bytes
     dram = (operands + results) / (DRAM * memory)
-    parts = where(hopper, 1, menu.split_k)  # a second kernel adds up their sums
+    parts = where(menu.kind <= FRAGMENTS, 1, menu.split_k)  # a second kernel adds up their sums
     sums = (parts > 1) * (NEXT_LAUNCH + (parts + 1) * batch * M * N * 4 / DRAM)
-    sums = sums + where(two_parts > 1, LAUNCH + 3 * operands / (DRAM * memory), 0)
+    sums = sums + where(in_parts, LAUNCH + 3 * operands / (DRAM * memory), 0)
     copies = shape.copies * NEXT_LAUNCH + shape.copied_bytes / (DRAM * memory)
-    sums = sums + streamk * (EXCHANGE + PEER * units / tiles)
+    sums = sums + streamk * (EXCHANGE + PEER * launch.units / launch.tiles)
     time = LAUNCH + np.sqrt(compute * compute + dram * dram) + sums + copies
     a_lines, b_lines = menu.BM * (shape.a_align < 16), menu.BN * (shape.b_align < 16)
+    high, wide = menu.BM * menu.cluster_m, menu.BN * menu.cluster_n
     return {
         "time": time,
         "kind": menu.kind,
         "BM": menu.BM,
         "BN": menu.BN,
-        "depth": depth,
-        "stages": stages,
+        "depth": launch.depth,
+        "stages": step.stages,
         "threads": menu.threads,
         "WM": menu.WM,
         "WN": menu.WN,
@@ -125,7 +181,7 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
         "pingpong": menu.pingpong,
         "swapped": menu.swapped,
         "k_slabs": menu.k_slabs,
-        "multicast": multicast,
+        "multicast": menu.cluster_m * menu.cluster_n,
         "itemsize": itemsize,
         "out_bytes": shape.out_bytes,
         "a_k_major": shape.a_k_major,
@@ -137,45 +193,45 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
         "a_align": shape.a_align,
         "b_align": shape.b_align,
         "copies": shape.copies,
-        "tiles": tiles,
-        "work": work,
-        "waves": waves,
-        "busy": busy,
-        "last": work / units - (waves - 1),
-        "full": work / (waves * units),
-        "steps": steps,
-        "all_steps": all_steps,
-        "resident": resident,
-        "together": together,
-        "divided": steps * menu.split_k / all_steps,
-        "step": step,
-        "tensor": tensor / step,
-        "cache": cache / step,
-        "shared": shared / step,
-        "latency": latency / step,
-        "received": received,
-        "in_flight": stages * received,
-        "tensor_sent": tensor / sent,
-        "sent": sent,
+        "tiles": launch.tiles,
+        "work": launch.work,
+        "waves": launch.waves,
+        "busy": launch.busy,
+        "last": launch.work / launch.units - (launch.waves - 1),
+        "full": launch.work / (launch.waves * launch.units),
+        "steps": launch.steps,
+        "all_steps": launch.all_steps,
+        "resident": launch.resident,
+        "together": launch.together,
+        "divided": launch.steps * menu.split_k / launch.all_steps,
+        "step": step.cycles,
+        "tensor": step.tensor / step.cycles,
+        "cache": step.cache / step.cycles,
+        "shared": step.shared / step.cycles,
+        "latency": step.latency / step.cycles,
+        "received": step.received,
+        "in_flight": step.stages * step.received,
+        "tensor_sent": step.tensor / step.sent,
+        "sent": step.sent,
         "compute": compute / time,
         "dram": dram / time,
         "sums": sums / time,
         "copied": copies / time,
         "epilogue": turns * epilogue / CLOCK / time,
         "operands": operands,
-        "cached": cache * turns * steps / CLOCK / time,
+        "cached": step.cache * turns * launch.steps / CLOCK / time,
         "stored": results / time,
-        "used": M * N * batch / (tiles * high * wide),
-        "used_rows": M / (tiles_below * high),
-        "used_k": K * itemsize / (all_steps * depth),
+        "used": M * N * batch / (launch.tiles * high * wide),
+        "used_rows": M / (launch.tiles_below * high),
+        "used_k": K * itemsize / (launch.all_steps * launch.depth),
         "intensity": M * N / (M + N),
         "ratio": M / N,
-        "tiles_below": tiles_below,
-        "tiles_beside": tiles_beside,
+        "tiles_below": launch.tiles_below,
+        "tiles_beside": launch.tiles_beside,
         "k_bytes": K * itemsize,
         "out_aligned": N * shape.out_bytes % 16,
         "unaligned": (a_lines + b_lines) / (menu.BM + menu.BN),
-        "rest": ceil(work * menu.cluster_size, SMS) - (waves - 1) * resident,
+        "rest": ceil(launch.work * menu.cluster_size, SMS) - (launch.waves - 1) * launch.resident,
     }
 
 
