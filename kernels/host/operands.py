@@ -311,6 +311,11 @@ def check_accumulate(dtype: Any, accumulate: Any) -> None:
         raise tc.ArgumentError(f"only fp8 products have fast accumulation, not {dtype}")
 
 
+def accumulation(name: str | None) -> Any:
+    """`accumulate` of `gemm` for its name in operators, whose options are text."""
+    return tc.f16 if name == "f16" else name
+
+
 def check_precision(dtype: Any, precision: Any) -> None:
     """Refuse a precision unless the operands are f32."""
     if precision is not None and dtype != tc.f32:

@@ -120,7 +120,7 @@ def pack(b: Any, scales: Any, zeros: Any = None, *, dtype: Any = None) -> Packed
     shape = _group_shape(in_scales, K, N)
     if in_scales.type.dtype not in SCALES:
         raise tc.ArgumentError(f"scales hold {in_scales.type.dtype}; allowed are f16, bf16 and f32")
-    words = empty_like(b, (N // TILE, K * TILE * dtype.bits // 32), tc.s32)
+    words = empty_like(b, words_shape((K, N), dtype), tc.s32)
     refused = empty_like(b, (1,), tc.s32)
     refused[:] = 0
     grid = -(-words.shape[1] // (4 * THREADS)), words.shape[0]
@@ -145,7 +145,7 @@ def describe_weights(b: PackedWeights) -> dict[str, Description]:
     K, N = b.shape
     words, scales, zeros = read["b.words"], read["b.scales"], read.get("b.zeros")
     expected: list[tuple[str, Description, tuple[int, ...], tuple[Any, ...]]] = [
-        ("b.words", words, (N // TILE, K * TILE * b.dtype.bits // 32), (tc.s32,)),
+        ("b.words", words, words_shape(b.shape, b.dtype), (tc.s32,)),
         ("b.scales", scales, _group_shape(scales, K, N), SCALES),
     ]
     if zeros is not None:
@@ -158,6 +158,17 @@ def describe_weights(b: PackedWeights) -> dict[str, Description]:
                 f"{b.dtype} of shape {b.shape}: `pack` makes PackedWeights"
             )
     return read
+
+
+def words_shape(shape: tuple[int, int], dtype: tc.DType) -> tuple[int, int]:
+    """Shape of the words that hold a K x N matrix."""
+    K, N = shape
+    return N // TILE, K * TILE * dtype.bits // 32
+
+
+def matrix_shape(words: tuple[int, ...], dtype: tc.DType) -> tuple[int, int]:
+    """K x N of the matrix that words of this shape hold."""
+    return 32 * words[1] // (TILE * dtype.bits), TILE * words[0]
 
 
 def _is_size(shape: Any) -> bool:

@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.host import from_numpy, target_arch
 from tensorcore_dsl.jax import ffi
 from tensorcore_dsl.jax.placement import target_of
-from tensorcore_dsl.kernels.host.operands import output_dtype
+from tensorcore_dsl.kernels.host.operands import accumulation, output_dtype
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class Product:
     def _run(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None:
         a, b, *c = inputs
         a, b = self._views(a, b)
-        accumulate = tc.f16 if self.accumulate == "f16" else self.accumulate
         with target_of(a):
             kernels.gemm(
                 a,
@@ -62,7 +60,7 @@ class Product:
                 alpha=self.alpha,
                 beta=self.beta,
                 out=outputs[0],
-                accumulate=accumulate,
+                accumulate=accumulation(self.accumulate),
                 precision=self.precision,
                 bits=self.bits,
                 stream=stream or None,
@@ -140,9 +138,12 @@ def gemm(
 
 def _checked(product: Product, a: Any, b: Any) -> Product:
     """Check the operands at tracing time, like `kernels.gemm` does at run time."""
-    accumulate = tc.f16 if product.accumulate == "f16" else product.accumulate
     operands = np.empty(a.shape, a.dtype), np.empty(b.shape, b.dtype)
-    options: Any = {"precision": product.precision, "bits": product.bits, "accumulate": accumulate}
+    options: Any = {
+        "precision": product.precision,
+        "bits": product.bits,
+        "accumulate": accumulation(product.accumulate),
+    }
     kernels.plan(*operands, None, None, **options)
     product.dtype(a)
     return product

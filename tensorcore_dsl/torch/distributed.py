@@ -6,6 +6,7 @@ memory for later calls of the same shapes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -102,53 +103,58 @@ def _k_major(weight: torch.Tensor) -> torch.Tensor:
     return weight if weight.stride(0) == 1 else weight.t().contiguous().t()
 
 
-class _AllGatherGemm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.group = group
-        out = x.new_empty(x.shape[0] * group.world, weight.shape[0])
-        return cast(torch.Tensor, _all_gather_gemm(_rows(x), _k_major(weight.t()), group, out=out))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        (x, weight), group, grad = ctx.saved_tensors, ctx.group, _rows(grads[0])
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_x = _gemm_reduce_scatter(grad, _k_major(weight), group, out=torch.empty_like(x))
-        if ctx.needs_input_grad[1]:
-            grad_weight = grad.t() @ _gathered(x, group)
-        return grad_x, grad_weight, None
-
-
-class _GemmReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.group = group
-        out = x.new_empty(x.shape[0] // group.world, weight.shape[0])
-        return cast(torch.Tensor, _gemm_reduce_scatter(_rows(x), _k_major(weight.t()), group, out=out))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        (x, weight), group, grad = ctx.saved_tensors, ctx.group, _rows(grads[0])
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_x = _all_gather_gemm(grad, _k_major(weight), group, out=torch.empty_like(x))
-        if ctx.needs_input_grad[1]:
-            grad_weight = _gathered(grad, group).t() @ x
-        return grad_x, grad_weight, None
-
-
-# torch.compile breaks its graph here, because a launch depends on memory that the group keeps.
-_gather = torch.compiler.disable(_AllGatherGemm.apply)
-_scatter = torch.compiler.disable(_GemmReduceScatter.apply)
-
-
 def _gathered(rows: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     full = rows.new_empty(rows.shape[0] * group.world, *rows.shape[1:])
     dist.all_gather_into_tensor(full, _rows(rows), group.group)
     return full
+
+
+def _with_gradients(
+    product: Callable[..., Any],
+    input_gradient: Callable[..., Any],
+    rows_of: Callable[[int, int], int],
+    weight_gradient: Callable[..., torch.Tensor],
+) -> Callable[..., torch.Tensor]:
+    """Make a function of x, weight and group with gradients.
+
+    input_gradient: the product that is the gradient of x. rows_of(rows of x, ranks): rows of the
+    result. weight_gradient(gradient of the result, x, group).
+    """
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> Any:
+            ctx.save_for_backward(x, weight)
+            ctx.group = group
+            out = x.new_empty(rows_of(x.shape[0], group.world), weight.shape[0])
+            return product(_rows(x), _k_major(weight.t()), group, out=out)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+            (x, weight), group, grad = ctx.saved_tensors, ctx.group, _rows(grads[0])
+            grad_x = grad_weight = None
+            if ctx.needs_input_grad[0]:
+                grad_x = input_gradient(grad, _k_major(weight), group, out=torch.empty_like(x))
+            if ctx.needs_input_grad[1]:
+                grad_weight = weight_gradient(grad, x, group)
+            return grad_x, grad_weight, None
+
+    # torch.compile breaks its graph here, because a launch depends on memory that the group keeps.
+    return cast(Callable[..., torch.Tensor], torch.compiler.disable(Product.apply))
+
+
+_gather = _with_gradients(
+    _all_gather_gemm,
+    _gemm_reduce_scatter,
+    lambda rows, ranks: rows * ranks,
+    lambda grad, x, group: grad.t() @ _gathered(x, group),
+)
+_scatter = _with_gradients(
+    _gemm_reduce_scatter,
+    _all_gather_gemm,
+    lambda rows, ranks: rows // ranks,
+    lambda grad, x, group: _gathered(grad, group).t() @ x,
+)
 
 
 def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
@@ -173,7 +179,7 @@ def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     ArgumentError
         Shapes and types that do not fit.
     """
-    return cast(torch.Tensor, _gather(x, weight, group_of(group)))
+    return _gather(x, weight, group_of(group))
 
 
 def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
@@ -198,7 +204,7 @@ def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None
     ArgumentError
         Shapes and types that do not fit.
     """
-    return cast(torch.Tensor, _scatter(x, weight, group_of(group)))
+    return _scatter(x, weight, group_of(group))
 
 
 def gemm_all_reduce(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
@@ -223,7 +229,38 @@ def gemm_all_reduce(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     return cast(torch.Tensor, result)
 
 
-class ColumnParallelLinear(torch.nn.Module):
+class _ParallelLinear(torch.nn.Module):
+    """A linear layer with a part of its weight on each rank; its class names the product and the split."""
+
+    product: Callable[..., torch.Tensor]
+    splits_outputs: bool
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        group: Any = None,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.group = group_of(group)
+        if self.splits_outputs:
+            out_features = _share(out_features, self.group, "out_features")
+        else:
+            in_features = _share(in_features, self.group, "in_features")
+        self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
+        self.bias = None if zeros is None else torch.nn.Parameter(zeros)
+        torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = type(self).product(x, self.weight, self.group)
+        return y if self.bias is None else y + self.bias
+
+
+class ColumnParallelLinear(_ParallelLinear):
     """A linear layer whose output features are split over the ranks, with sequence parallelism.
 
     The input has this rank's rows of the sequence, and the output all rows with this rank's features.
@@ -238,29 +275,11 @@ class ColumnParallelLinear(torch.nn.Module):
         As for torch.nn.Linear.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        group: Any = None,
-        bias: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.group = group_of(group)
-        features = _share(out_features, self.group, "out_features")
-        self.weight = torch.nn.Parameter(torch.empty(features, in_features, device=device, dtype=dtype))
-        self.bias = torch.nn.Parameter(torch.zeros(features, device=device, dtype=dtype)) if bias else None
-        torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: rows / world x in_features; returns rows x out_features / world."""
-        y = cast(torch.Tensor, _gather(x, self.weight, self.group))
-        return y if self.bias is None else y + self.bias
+    product = staticmethod(_gather)
+    splits_outputs = True
 
 
-class RowParallelLinear(torch.nn.Module):
+class RowParallelLinear(_ParallelLinear):
     """A linear layer whose input features are split over the ranks, with sequence parallelism.
 
     The input has all rows with this rank's features, and the output this rank's rows of the sequence.
@@ -273,28 +292,8 @@ class RowParallelLinear(torch.nn.Module):
         As for ColumnParallelLinear. All ranks have the same bias.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        group: Any = None,
-        bias: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.group = group_of(group)
-        features = _share(in_features, self.group, "in_features")
-        self.weight = torch.nn.Parameter(torch.empty(out_features, features, device=device, dtype=dtype))
-        self.bias = (
-            torch.nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
-        )
-        torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: rows x in_features / world; returns rows / world x out_features."""
-        y = cast(torch.Tensor, _scatter(x, self.weight, self.group))
-        return y if self.bias is None else y + self.bias
+    product = staticmethod(_scatter)
+    splits_outputs = False
 
 
 def _share(features: int, group: ProcessGroup, name: str) -> int:

@@ -8,14 +8,14 @@ import torch
 
 import tensorcore_dsl as tc
 import tensorcore_dsl.kernels as kernels
+from tensorcore_dsl.kernels.host.packed_weights import matrix_shape
 from tensorcore_dsl.torch import operators
 
 
 def _weights(words: Any, scales: Any, zeros: Any, dtype: str) -> kernels.PackedWeights:
     """The packed weights that these tensors belong to."""
     kind: tc.DType = getattr(tc, dtype)
-    shape = 2 * words.shape[1] // kind.bits, 16 * words.shape[0]
-    return kernels.PackedWeights(words, scales, zeros, shape, kind)
+    return kernels.PackedWeights(words, scales, zeros, matrix_shape(words.shape, kind), kind)
 
 
 def _compute(

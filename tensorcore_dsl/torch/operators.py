@@ -27,7 +27,7 @@ from torch.utils.flop_counter import register_flop_formula
 import tensorcore_dsl as tc
 import tensorcore_dsl.kernels as kernels
 from tensorcore_dsl.host import from_numpy
-from tensorcore_dsl.kernels.host.operands import output_dtype
+from tensorcore_dsl.kernels.host.operands import accumulation, output_dtype
 from tensorcore_dsl.torch.placement import run_where_it_lies
 
 ops: Any = torch.ops.tensorcore_dsl
@@ -296,7 +296,7 @@ def _gemm(
         out_dtype=out_dtype,
         bits=bits,
         precision=precision,
-        accumulate=tc.f16 if accumulate == "f16" else accumulate,
+        accumulate=accumulation(accumulate),
     )
 
 
