@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import re
@@ -25,6 +24,7 @@ from tensorcore_dsl.runtime import driver
 
 RECORDED = Path(__file__).parent / "results"  # in the repository
 SCHEMA = 2
+MAX_SECONDS = 3.0  # of the samples that `time_on_host` starts
 FRAMES = 4  # of a traceback that a result keeps
 PACKAGES = (
     "tensorcore-dsl",
@@ -103,24 +103,12 @@ def elapsed(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def time_on_host(function: Callable[[], Any], repeats: int, least: float = 0.0, most: float = 3.0) -> Timing:
-    """Time a function on the host: `repeats` samples after one warm-up call.
-
-    A sample has enough calls to take `least` seconds. No sample starts after `most` seconds.
-    """
+def time_on_host(function: Callable[[], Any], repeats: int) -> Timing:
+    """Time a function on the host: `repeats` samples after one warm-up call, none after MAX_SECONDS."""
     function()
-    samples = [elapsed(function)]
-    calls = max(1, math.ceil(least / max(samples[0], 1e-9)))
-
-    def batch() -> None:
-        for _ in range(calls):
-            function()
-
-    if calls > 1:  # the first sample was too short
-        samples = [elapsed(batch) / calls]
-    begin = time.perf_counter()
-    while len(samples) < repeats and time.perf_counter() - begin < most:
-        samples.append(elapsed(batch) / calls)
+    samples, begin = [elapsed(function)], time.perf_counter()
+    while len(samples) < repeats and time.perf_counter() - begin < MAX_SECONDS:
+        samples.append(elapsed(function))
     return Timing(tuple(samples))
 
 

@@ -18,6 +18,7 @@ BM, BN, STAGES = 128, 256, 4  # the largest tile of a CTA
 SWIZZLE_BYTES = 128  # of K in a row of a stage
 THREADS = 256
 ROUNDS = 400  # passes over the stages in a launch
+SECONDS = 0.3  # of a measurement
 READ_BYTES = 4 * 2**30
 # The instruction to repeat for each type of A and B.
 LOOPS = {
@@ -76,8 +77,8 @@ def operations(dtype: str, rounds: int = ROUNDS) -> int:
     return 2 * BM * BN * depth * STAGES * rounds
 
 
-def loop_operands(torch: Any, dtype: str, device: str = "cuda") -> tuple[Any, Any, Any]:
-    generator = torch.Generator(device).manual_seed(0)
+def loop_operands(torch: Any, dtype: str) -> tuple[Any, Any, Any]:
+    generator = torch.Generator("cuda").manual_seed(0)
     case = Case(dtype, 1, 1, 1)
     depth = SWIZZLE_BYTES // case.element.itemsize
     a, b = (fill(torch, case, (STAGES * rows, depth), generator) for rows in (BM, BN))
@@ -85,30 +86,30 @@ def loop_operands(torch: Any, dtype: str, device: str = "cuda") -> tuple[Any, An
     return a, b, torch.zeros((THREADS // 128, 128), dtype=accumulator, device=a.device)
 
 
-def measured(torch: Any, dtypes: list[str], seconds: float = 0.3) -> dict[str, Any]:
+def measured(torch: Any, dtypes: list[str]) -> dict[str, Any]:
     """FLOP/s by element type and bytes/s of memory; failures by name."""
     ceilings: dict[str, Any] = {"flops": {}, "failures": {}}
     for name in (*(dtype for dtype in dtypes if dtype in LOOPS), "bytes"):
         try:
             if name == "bytes":
-                ceilings["bytes"] = memory_rate(torch, seconds)
+                ceilings["bytes"] = memory_rate(torch)
             else:
-                ceilings["flops"][name] = tensor_rate(torch, name, seconds)
+                ceilings["flops"][name] = tensor_rate(torch, name)
         except Exception as error:
             ceilings["failures"][name] = f"{type(error).__name__}: {error}"
     return ceilings
 
 
-def tensor_rate(torch: Any, dtype: str, seconds: float) -> float:
+def tensor_rate(torch: Any, dtype: str) -> float:
     """FLOP/s of all tensor cores, after a warm-up as for GEMMs."""
     a, b, d = loop_operands(torch, dtype)
     launch, instruction = tensor_loop[SMS, THREADS], LOOPS[dtype]
     loop = TimedLaunch(torch, lambda i: launch(a, b, d, ROUNDS, instruction), 1)
-    (timing,) = time_interleaved([loop], 5, seconds)
+    (timing,) = time_interleaved([loop], 5, SECONDS)
     return SMS * operations(dtype) / timing.median
 
 
-def memory_rate(torch: Any, seconds: float) -> float:
+def memory_rate(torch: Any) -> float:
     """Bytes/s of a sum or a copy of a large tensor, whichever is faster."""
     half = torch.zeros(READ_BYTES // 8, dtype=torch.float32, device="cuda")
     target = torch.empty_like(half)
@@ -117,6 +118,6 @@ def memory_rate(torch: Any, seconds: float) -> float:
         (lambda i: half.sum(), half.nbytes),
         (lambda i: target.copy_(half), 2 * half.nbytes),
     ):
-        (timing,) = time_interleaved([TimedLaunch(torch, launch, 1)], 5, seconds / 2)
+        (timing,) = time_interleaved([TimedLaunch(torch, launch, 1)], 5, SECONDS / 2)
         rates.append(count / timing.median)
     return max(rates)

@@ -24,9 +24,9 @@ FUSED: tuple[Size, ...] = ((8192, 8192, 1024), (4096, 14336, 4096))
 EXPERTS, MIN_ROWS, MAX_ROWS = 32, 16, 2048
 
 
-def expert_rows(count: int = EXPERTS, most: int = MAX_ROWS, seed: int = 0) -> tuple[int, ...]:
+def expert_rows(count: int = EXPERTS, most: int = MAX_ROWS) -> tuple[int, ...]:
     """Rows of each expert: the fewest, uniform random numbers of a fixed seed, the most."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
     least = min(MIN_ROWS, most)
     inner = [draw.randint(least, most) for _ in range(count - 2)]
     return (least, *inner, most)

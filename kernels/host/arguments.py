@@ -113,9 +113,9 @@ def number(name: str, value: Any, otherwise: str = "") -> float:
     raise tc.ArgumentError(f"{name} is {shown(value)}; needed is a number{otherwise}")
 
 
-def f32_number(name: str, value: Any, otherwise: str = "", what: str = "the product") -> float:
+def f32_number(name: str, value: Any, what: str = "the product") -> float:
     """Convert a number that f32 holds; refuse larger finite ones. Infinities and NaN pass."""
-    converted = number(name, value, otherwise)
+    converted = number(name, value)
     if math.isfinite(converted) and abs(converted) > F32_MAX:
         raise tc.ArgumentError(f"{name} is {converted}, beyond the range of f32, which scales {what}")
     return converted

@@ -18,9 +18,9 @@ from tensorcore_dsl.numba.intrinsics import intrinsic
 _PLACE = "an array in shared memory, a pair (array, index), or an address"
 
 
-def _checked_place(what: str, name: str, kind: Any) -> None:
+def _checked_place(what: str, kind: Any) -> None:
     if not isinstance(kind, types.Integer) and not registers.is_place(kind):
-        raise TypingError(f"{what}: {name} is {kind}; allowed is {_PLACE}")
+        raise TypingError(f"{what}: place is {kind}; allowed is {_PLACE}")
 
 
 @literal_intrinsic
@@ -42,7 +42,7 @@ def shared_address(typingctx: Any, place: Any) -> Any:
     TypingError
         Something else.
     """
-    _checked_place("shared_address", "place", place)
+    _checked_place("shared_address", place)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return registers.address(context, builder, place, arguments[0], 32)
@@ -133,7 +133,7 @@ def wgmma_descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swiz
     -----
     Section 9.7.15.5.1.2.2 of the PTX manual.
     """
-    _checked_place("wgmma_descriptor", "place", place)
+    _checked_place("wgmma_descriptor", place)
     offsets = _offset("leading", leading), _offset("stride", stride)
     width = swizzle.literal_value if isinstance(swizzle, types.IntegerLiteral) else swizzle
     if width not in DESCRIPTOR_SWIZZLES:

@@ -36,7 +36,7 @@ from .softfloat import (
     odd_div,
     odd_sqrt,
     pack16,
-    pack_narrow,
+    pack32,
     sqrt64,
 )
 
@@ -231,23 +231,23 @@ def _value32(bits: Any, ftz: Any) -> Any:
 
 def _directed32(mode: int, ftz: bool) -> dict[str, Ufunc]:
     def add(a: Any, b: Any) -> Any:
-        return pack_narrow(odd_add(_value32(a, ftz), _value32(b, ftz), mode), 23, 8, mode, ftz)
+        return pack32(odd_add(_value32(a, ftz), _value32(b, ftz), mode), mode, ftz)
 
     def sub(a: Any, b: Any) -> Any:
-        return pack_narrow(odd_add(_value32(a, ftz), -_value32(b, ftz), mode), 23, 8, mode, ftz)
+        return pack32(odd_add(_value32(a, ftz), -_value32(b, ftz), mode), mode, ftz)
 
     def mul(a: Any, b: Any) -> Any:
-        return pack_narrow(_value32(a, ftz) * _value32(b, ftz), 23, 8, mode, ftz)
+        return pack32(_value32(a, ftz) * _value32(b, ftz), mode, ftz)
 
     def fma(a: Any, b: Any, c: Any) -> Any:
         product = _value32(a, ftz) * _value32(b, ftz)
-        return pack_narrow(odd_add(product, _value32(c, ftz), mode), 23, 8, mode, ftz)
+        return pack32(odd_add(product, _value32(c, ftz), mode), mode, ftz)
 
     def div(a: Any, b: Any) -> Any:
-        return pack_narrow(odd_div(_value32(a, ftz), _value32(b, ftz)), 23, 8, mode, ftz)
+        return pack32(odd_div(_value32(a, ftz), _value32(b, ftz)), mode, ftz)
 
     def sqrt(a: Any) -> Any:
-        return pack_narrow(odd_sqrt(_value32(a, ftz)), 23, 8, mode, ftz)
+        return pack32(odd_sqrt(_value32(a, ftz)), mode, ftz)
 
     return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
 

@@ -26,6 +26,8 @@ _QUIET = np.uint64(1 << 51)
 _SIGN = np.uint64(1 << 63)
 _MAGNITUDE = np.uint64((1 << 63) - 1)
 _INF = np.uint64(0x7FF << 52)
+_INF32 = np.uint64(0xFF << 23)
+_NAN32 = np.uint64((1 << 31) - 1)  # the canonical NaN of f32
 _ONE = np.uint64(1023 << 52)
 _INVALID = np.uint64(0xFFF8 << 48)
 
@@ -133,23 +135,19 @@ def flushed_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: An
 
 
 @inlined
-def pack_narrow(x: Any, mantissa: Any, exponent: Any, mode: Any, ftz: Any) -> Any:
-    """Round a float64 to a narrower IEEE format; NaN gives the canonical NaN."""
+def pack32(x: Any, mode: Any, ftz: Any) -> Any:
+    """Round a float64 to the bits of a float32; NaN gives the canonical NaN."""
     bits = as_bits(x)
     sign = bits >= _SIGN
     magnitude = bits & _MAGNITUDE
-    inf = np.uint64((1 << exponent) - 1) << np.uint64(mantissa)
     e, sig = unpack64(magnitude)
-    emin = 2 - (1 << (exponent - 1))
     if ftz:
-        code = flushed_code(sign, e, sig, mantissa, emin, mode)
+        code = flushed_code(sign, e, sig, 23, -126, mode)
     else:
-        code = round_code(sign, e, sig, mantissa, emin, mode)
-    if code >= inf:
-        code = inf if magnitude >= _INF or overflows_to_inf(sign, mode) else inf - _U1
-    code |= np.uint64(sign) << np.uint64(mantissa + exponent)
-    nan = (_U1 << np.uint64(mantissa + exponent)) - _U1
-    return nan if magnitude > _INF else code
+        code = round_code(sign, e, sig, 23, -126, mode)
+    if code >= _INF32:
+        code = _INF32 if magnitude >= _INF or overflows_to_inf(sign, mode) else _INF32 - _U1
+    return _NAN32 if magnitude > _INF else code | np.uint64(sign) << np.uint64(31)
 
 
 # --- float64 rounded to odd ------------------------------------------------------------------
