@@ -14,11 +14,12 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.errors import LaunchError, OutOfBounds, UnknownInstruction
-from tensorcore_dsl.ir.text import format_kernel, parse_kernel
+from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.kernels.copy_matrix import copy_kernel
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tests.ir_reader import parse_kernel
 
 
 def checked(kernel: Any, args: Any, arch: str = "sm_90a") -> Any:

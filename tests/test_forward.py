@@ -7,8 +7,9 @@ import pytest
 from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.forward import forward_copies
-from tensorcore_dsl.ir.text import format_kernel, parse_kernel
+from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.ir.verify import verify
+from tests.ir_reader import parse_kernel
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 

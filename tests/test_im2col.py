@@ -10,8 +10,8 @@ from pixel_kernels import CASES, convolve, load_column, store_column
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, EmulationError, LayoutError, OperandError, OutOfBounds, Race
-from tensorcore_dsl.ir import text
 from tensorcore_dsl.ir.nodes import Im2col
+from tests.ir_reader import parse_kernel
 
 ARCH = "sm_90a"
 
@@ -259,5 +259,5 @@ def test_the_text_of_ir_keeps_the_pixel_box():
     described = ((16, 16), (-1, 0), (1, -2), (1, 2), 32)
     ir = load_column.ir(x, out, index=(0, 0, 0, 0), offsets=(1, 2), described=described, arch=ARCH)
     assert "box 16 16 swizzle 32 lower 0 -1 upper -2 1 steps 2 1" in ir
-    again = text.parse_kernel(ir)
+    again = parse_kernel(ir)
     assert again.params[-1].tensor_map.im2col == Im2col((0, -1), (-2, 1), (2, 1))

@@ -30,8 +30,9 @@ from tensorcore_dsl.ir.nodes import (
     Value,
     While,
 )
-from tensorcore_dsl.ir.text import format_kernel, parse_kernel
+from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.isa import instruction
+from tests.ir_reader import parse_kernel
 
 FORMS = [
     instruction(m)

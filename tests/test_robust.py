@@ -22,11 +22,11 @@ from tensorcore_dsl.errors import (
     VerifyError,
 )
 from tensorcore_dsl.ir.nodes import MAX_NESTING
-from tensorcore_dsl.ir.text import parse_kernel
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.runtime.array_interop import DLTensor, read_array, stream_handle
 from tests.fuzz.capsules import Broken, answering, new_capsule
 from tests.fuzz.corpus import load
+from tests.ir_reader import parse_kernel
 
 
 class TestEmulate:

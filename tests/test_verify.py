@@ -13,10 +13,10 @@ from tensorcore_dsl.dtypes import b32, f16, f32, pred, s32, u32, u64
 from tensorcore_dsl.errors import ArchError, Loc, VerifyError
 from tensorcore_dsl.ir import verify as rules
 from tensorcore_dsl.ir.nodes import Assign, Block, Const, Jump, Kernel, Op, Param, TensorMap, Type, Value
-from tensorcore_dsl.ir.text import parse_kernel
 from tensorcore_dsl.ir.verify import agree, verify
 from tensorcore_dsl.isa import instruction
 from tensorcore_dsl.isa.spec import Row
+from tests.ir_reader import parse_kernel
 
 ADD = instruction("add.s32")
 MMA = instruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")

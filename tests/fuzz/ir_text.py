@@ -13,9 +13,10 @@ from tensorcore_dsl.codegen.ptx import print_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, run
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.ir.nodes import Kernel
-from tensorcore_dsl.ir.text import format_kernel, parse_kernel
+from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.ir.verify import verify
 from tests.fuzz import corpus, emulated
+from tests.ir_reader import parse_kernel
 
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|%\d+|[\w.:@*]+|\s+|.', re.DOTALL)
 ODD = (
