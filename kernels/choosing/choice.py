@@ -199,7 +199,9 @@ def choose(
     return next(config for _, config in ranking(shape) if is_feasible(config))  # type: ignore[return-value,arg-type]
 
 
-def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool, usual: GemmProblem) -> HopperConfig:
+def choose_for(
+    problem: GemmProblem, kernel: tc.Kernel, needs_registers: bool, usual: GemmProblem
+) -> HopperConfig:
     """Choose the configuration for a problem of `gemm`; needs_registers: see HopperTraits.
 
     usual: the problem with packed operands, whose choice determines the division of K.

@@ -35,7 +35,7 @@ def namespace_of(array: Any) -> Any:
     return array.__array_namespace__() if hasattr(array, "__array_namespace__") else None
 
 
-def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def empty_like(like: Any, shape: tuple[int, ...], dtype: tc.DType) -> Any:
     """Make an uninitialised array in the library and on the device of `like`.
 
     The array is NumPy's if the library lacks the element type, or has no writable arrays.
@@ -57,7 +57,7 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype.numpy)
 
 
-def empty_similar(x: Any, dtype: Any) -> Any:
+def empty_similar(x: Any, dtype: tc.DType) -> Any:
     """Make an uninitialised array of x's shape. torch keeps the order of x's axes in memory."""
     if library_of(x) == "torch":
         return sys.modules["torch"].empty_like(x, dtype=getattr(sys.modules["torch"], dtype.numpy.name))
@@ -114,7 +114,7 @@ def _view_of_numba(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
     return type(x)(shape=shape, strides=strides, dtype=x.dtype, gpu_data=x.gpu_data)
 
 
-def astype(x: Any, dtype: Any) -> Any:
+def astype(x: Any, dtype: tc.DType) -> Any:
     """Copy with elements of another type."""
     if library_of(x) == "torch":
         return x.to(getattr(sys.modules["torch"], dtype.numpy.name))

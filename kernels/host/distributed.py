@@ -45,14 +45,14 @@ class Group(Protocol):
     world: int
     kept: dict[Any, Any]
 
-    def shared(self, shape: tuple[int, ...], dtype: Any) -> tuple[tc.PeerArray, Any]:
+    def shared(self, shape: tuple[int, ...], dtype: tc.DType) -> tuple[tc.PeerArray, Any]:
         """Allocate zeros in memory that all ranks map.
 
         Return the PeerArray of all ranks, and this rank's array as the argument of a kernel.
         """
         raise NotImplementedError
 
-    def local(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def local(self, shape: tuple[int, ...], dtype: tc.DType) -> Any:
         """Allocate zeros that no other rank maps, as the argument of a kernel."""
 
     def of_rank(self, argument: Any) -> Any:
@@ -66,11 +66,11 @@ class VirtualGroup:
         self.world: int = world
         self.kept: dict[Any, Any] = {}
 
-    def shared(self, shape: tuple[int, ...], dtype: Any) -> tuple[tc.PeerArray, Any]:
+    def shared(self, shape: tuple[int, ...], dtype: tc.DType) -> tuple[tc.PeerArray, Any]:
         arrays = self.local(shape, dtype)
         return tc.PeerArray(arrays), arrays
 
-    def local(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def local(self, shape: tuple[int, ...], dtype: tc.DType) -> Any:
         return [np.zeros(shape, dtype.numpy) for _ in range(self.world)]
 
     def of_rank(self, argument: Any) -> Any:
@@ -214,7 +214,7 @@ class Call:
 
     launch: Callable[..., None]
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: tc.DType
     result: Any = None
 
     def run(self, group: Group, x: Any, w: Any, out: Any) -> Any:
@@ -281,7 +281,7 @@ def _prepare_all_reduce(
 
 
 def _reduced(
-    x: Any, w: Any, group: Group, config: HopperConfig | None, kernel: Any
+    x: Any, w: Any, group: Group, config: HopperConfig | None, kernel: tc.Kernel
 ) -> tuple[HopperConfig, int, int, Any, tuple[Any, ...]]:
     """Configuration, rows of a rank, columns, type, and workspace of a product that is reduced."""
     (M, K), (_, N), dtype = _operands(x, w, group)
@@ -327,7 +327,7 @@ def _choose(rows: int, M: int, N: int) -> HopperConfig:
     return min(fitting, key=time)
 
 
-def _check_config(config: HopperConfig, rows: int, dtype: Any) -> None:
+def _check_config(config: HopperConfig, rows: int, dtype: tc.DType) -> None:
     high = config.BM * config.cluster_m
     if rows % high:
         raise tc.ArgumentError(
@@ -356,7 +356,7 @@ def _counters(group: Group, key: Any, blocks: int) -> tuple[Any, Any]:
     )
 
 
-def _check_result(out: Any, group: Group, shape: tuple[int, int], dtype: Any) -> None:
+def _check_result(out: Any, group: Group, shape: tuple[int, int], dtype: tc.DType) -> None:
     if out is None:
         return
     result = described(out=group.of_rank(out))["out"]
@@ -365,7 +365,7 @@ def _check_result(out: Any, group: Group, shape: tuple[int, int], dtype: Any) ->
 
 
 def _bound(
-    kernel: Any, config: HopperConfig, epilogue: Any, shape: tuple[int, int], workspace: tuple[Any, ...]
+    kernel: tc.Kernel, config: HopperConfig, epilogue: Any, shape: tuple[int, int], workspace: tuple[Any, ...]
 ) -> Callable[..., None]:
     """Bind the launch on x, w and the result, which may be a PeerArray."""
     grid, options = grid_size(config, *shape), {"config": config, "traits": HopperTraits(epilogue=epilogue)}

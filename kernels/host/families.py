@@ -89,7 +89,7 @@ def sm80_obstacle(problem: GemmProblem) -> str:
     return "they have no row reductions" if problem.row_reductions else ""
 
 
-def sm90_obstacle(dtype: Any, accumulate: Any = None) -> str:
+def sm90_obstacle(dtype: tc.DType, accumulate: Any = None) -> str:
     """Reason why the wgmma kernels cannot run products of a type, or ''.
 
     Layouts and alignment are no such reason: operands get copies (padding.py).
@@ -161,7 +161,7 @@ def _warn_of_missing_assembler() -> None:
     )
 
 
-def check_sm90(dtype: Any) -> None:
+def check_sm90(dtype: tc.DType) -> None:
     """Refuse a product that the wgmma kernels cannot run."""
     obstacle = sm90_obstacle(dtype)
     if obstacle:

@@ -92,9 +92,9 @@ def _prepare_grouped(
     offsets: Any,
     out: Any,
     extra: EpilogueArgs,
-    epilogue: Any,
-    bits: Any,
-    config: Any,
+    epilogue: Epilogue | None,
+    bits: str,
+    config: HopperConfig | None,
     stream: Any,
 ) -> PreparedCall:
     """Check the operands, but not the values of the offsets; choose and bind the kernel."""

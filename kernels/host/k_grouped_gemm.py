@@ -12,7 +12,13 @@ from tensorcore_dsl.kernels.host.arguments import check_stream, described, prese
 from tensorcore_dsl.kernels.host.arrays import on_stream
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.grouped_gemm import with_check
-from tensorcore_dsl.kernels.host.launch import NO_ARGS, PreparedCall, launch_nothing, prepared_call
+from tensorcore_dsl.kernels.host.launch import (
+    NO_ARGS,
+    EpilogueArgs,
+    PreparedCall,
+    launch_nothing,
+    prepared_call,
+)
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
@@ -73,7 +79,14 @@ def k_grouped_gemm(
 
 
 def _prepare_k_grouped(
-    a: Any, b: Any, offsets: Any, out: Any, extra: Any, bits: Any, config: Any, stream: Any
+    a: Any,
+    b: Any,
+    offsets: Any,
+    out: Any,
+    extra: EpilogueArgs,
+    bits: str,
+    config: HopperConfig | None,
+    stream: Any,
 ) -> PreparedCall:
     check_stream(stream)
     operands.check_bits(bits)

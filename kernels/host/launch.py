@@ -32,7 +32,7 @@ class Bound:
     shapes: of the arrays among the arguments, by name.
     """
 
-    kernel: Any
+    kernel: tc.Kernel
     types: tuple[Any, ...]
     constants: dict[str, Any]
     arch: str
@@ -68,7 +68,7 @@ def is_recording() -> bool:
 
 
 def bind(
-    kernel: Any,
+    kernel: tc.Kernel,
     grid: Any,
     threads: int,
     options: dict[str, Any],
@@ -117,7 +117,7 @@ class PreparedCall:
     """
 
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: tc.DType
     launch: Callable[..., None]
     scalars: tuple[Any, ...] = ()
     allocate_rows: Callable[[Any], Any] | None = None

@@ -64,12 +64,12 @@ class GemmProblem:
         return cls(describe(a, "a"), describe(b, "b"), in_c, describe(d, "d"), **options)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tc.DType:
         """Element type of A. B has the same type, or one of the same row of MIXED."""
         return self.a.type.dtype
 
     @property
-    def multiplied_as(self) -> Any:
+    def multiplied_as(self) -> tc.DType:
         """Element type of the kernel: tf32 for f32 with precision "tf32", s8 for u8, else A's type."""
         return tc.tf32 if self.precision == "tf32" else tc.s8 if self.dtype == tc.u8 else self.dtype
 
@@ -155,7 +155,7 @@ def check_operands(a: Description, b: Description, c: Description | None, beta: 
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
 
 
-def _check_c(c: Description, dtype: Any, shape: tuple[int, ...]) -> None:
+def _check_c(c: Description, dtype: tc.DType, shape: tuple[int, ...]) -> None:
     """Refuse a C that NumPy would not broadcast to the product, or of a type that cannot be added.
 
     All integers that are added to products of s8 fit the accumulators, s32.
@@ -211,7 +211,7 @@ def product_shape(a: Description, b: Description) -> tuple[int, ...]:
     return (*batches, a.shape[-2], b.shape[-1])
 
 
-def check_half_precision(**operands: Description) -> Any:
+def check_half_precision(**operands: Description) -> tc.DType:
     """Element type of the operands; refuses all but bf16 for all, or f16 for all."""
     types = {name: x.type.dtype for name, x in operands.items()}
     dtype, *others = set(types.values())
@@ -228,7 +228,7 @@ def check_rank(name: str, x: Description, axes: int) -> tuple[int, ...]:
     return x.shape
 
 
-def output_dtype(dtype: Any, out_dtype: Any) -> Any:
+def output_dtype(dtype: tc.DType, out_dtype: Any) -> tc.DType:
     """Element type of D: the caller's, or the default for operands of `dtype`."""
     if out_dtype is None:
         return OUTPUTS[dtype][0]
@@ -240,7 +240,7 @@ def output_dtype(dtype: Any, out_dtype: Any) -> Any:
 
 
 def result_array(
-    like: Any, out: Any, dtype: Any, shape: tuple[int, ...], out_dtype: Any = None
+    like: Any, out: Any, dtype: tc.DType, shape: tuple[int, ...], out_dtype: Any = None
 ) -> tuple[Any, Description]:
     """`out`, or a new array of `out_dtype` beside `like`, and its description.
 
@@ -256,14 +256,16 @@ def result_array(
     return out, description
 
 
-def result_array_of_type(like: Any, out: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Description]:
+def result_array_of_type(
+    like: Any, out: Any, shape: tuple[int, ...], dtype: tc.DType
+) -> tuple[Any, Description]:
     """Return `out`, or a new array, for a result that can have one type only; and its description."""
     if out is None:
         return _new_result(like, shape, dtype)
     return out, _described_result(out, shape, (dtype,), "the product")
 
 
-def _new_result(like: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Description]:
+def _new_result(like: Any, shape: tuple[int, ...], dtype: tc.DType) -> tuple[Any, Description]:
     out = empty_like(like, shape, dtype)
     return out, describe(out, "out")
 
@@ -282,17 +284,17 @@ def _described_result(
     return description
 
 
-def accumulator_dtype(dtype: Any) -> Any:
+def accumulator_dtype(dtype: tc.DType) -> tc.DType:
     """Type of the accumulators of products of `dtype` in the epilogue."""
     return tc.s32 if not dtype.is_float else tc.f64 if dtype == tc.f64 else tc.f32
 
 
-def sum_dtype(dtype: Any) -> Any:
+def sum_dtype(dtype: tc.DType) -> tc.DType:
     """Default type of the sums of products of `dtype`."""
     return tc.f64 if dtype == tc.f64 else accumulator_dtype(dtype)
 
 
-def check_accumulate(dtype: Any, accumulate: Any) -> None:
+def check_accumulate(dtype: tc.DType, accumulate: Any) -> None:
     """Refuse `accumulate` unless it is None, f32 (s32 of s8, f64 of f64), f16 of f16, or FAST of fp8."""
     usual = sum_dtype(dtype)
     known = isinstance(accumulate, (tc.DType, str, type(None)))  # comparisons of arrays give arrays
@@ -311,12 +313,12 @@ def check_accumulate(dtype: Any, accumulate: Any) -> None:
         raise tc.ArgumentError(f"only fp8 products have fast accumulation, not {dtype}")
 
 
-def accumulation(name: str | None) -> Any:
+def accumulation(name: str | None) -> tc.DType | str | None:
     """`accumulate` of `gemm` for its name in operators, whose options are text."""
     return tc.f16 if name == "f16" else name
 
 
-def check_precision(dtype: Any, precision: Any) -> None:
+def check_precision(dtype: tc.DType, precision: Any) -> None:
     """Refuse a precision unless the operands are f32."""
     if precision is not None and dtype != tc.f32:
         raise tc.ArgumentError(
@@ -334,12 +336,12 @@ def check_bits(bits: Any) -> None:
         raise tc.ArgumentError(f"bits is {shown(bits)}; allowed is {' or '.join(map(repr, BITS))}")
 
 
-def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
+def convert_scalars(dtype: tc.DType, alpha: float, beta: float) -> tuple[Any, Any]:
     """Convert alpha and beta to the type of the kernel: integers for s8, else floats."""
     return _scalar("alpha", alpha, dtype), _scalar("beta", beta, dtype)
 
 
-def _scalar(name: str, scalar: Any, dtype: Any) -> float | int:
+def _scalar(name: str, scalar: Any, dtype: tc.DType) -> float | int:
     if not dtype.is_float:
         value = number(name, scalar)
         if not value.is_integer() or not -(2**31) <= value < 2**31:  # refuses NaN and infinities, too

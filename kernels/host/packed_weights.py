@@ -177,7 +177,7 @@ def _is_size(shape: Any) -> bool:
     return positive and shape[0] % CHUNK == 0 and shape[1] % TILE == 0
 
 
-def _checked_type(b: Description, asked: Any) -> Any:
+def _checked_type(b: Description, asked: Any) -> tc.DType:
     """Type of the weights; refuses arrays that do not hold it."""
     dtype = b.type.dtype if asked is None else element_type(asked)
     if not isinstance(dtype, tc.DType) or b.type.dtype not in SOURCES.get(dtype, ()):
@@ -208,7 +208,9 @@ def _group_shape(scales: Description, K: int, N: int) -> tuple[int, int]:
     )
 
 
-def _zero_points(b: Any, zeros: Any, read: dict[str, Description], shape: tuple[int, int], dtype: Any) -> Any:
+def _zero_points(
+    b: Any, zeros: Any, read: dict[str, Description], shape: tuple[int, int], dtype: tc.DType
+) -> Any:
     """A copy of the zero points as u8, or None."""
     if zeros is None:
         return None
@@ -227,7 +229,7 @@ def _zero_points(b: Any, zeros: Any, read: dict[str, Description], shape: tuple[
     return copy
 
 
-def _copied(like: Any, x: Any, shape: tuple[int, int], dtype: Any) -> Any:
+def _copied(like: Any, x: Any, shape: tuple[int, int], dtype: tc.DType) -> Any:
     """A row-major copy with rows at multiples of 16 bytes."""
     copy = empty_like(like, shape, dtype)
     copy[:] = x if len(x.shape) == 2 else x[None]

@@ -49,7 +49,7 @@ class Copy:
     axis: int
     why: str
     is_result: bool = False
-    dtype: Any = None
+    dtype: tc.DType | None = None
 
     def converted(self, x: Description) -> Description:
         """Describe the argument with elements of the copy's type."""

@@ -76,16 +76,16 @@ class Plan:
         The problem that was planned.
     """
 
-    kernel: Any
+    kernel: tc.Kernel | None
     config: Any
     traits: Any
     grid: int
     extra: tuple[tuple[str, Any], ...] = ()
-    streamk: Any = None
+    streamk: tc.DType | None = None
     split_operands: bool = False
     partial_sums: AmpereTraits | None = None
-    partial_dtype: Any = None
-    partials: tuple[tuple[int, ...], Any] | None = None
+    partial_dtype: tc.DType | None = None
+    partials: tuple[tuple[int, ...], tc.DType] | None = None
     copies: tuple[padding.Copy, ...] = ()
     problem: GemmProblem | None = field(default=None, repr=False, compare=False)
 
@@ -303,7 +303,7 @@ def explain_bits(plan: Plan | AttentionPlan) -> str:
 
 
 def plan_hopper(
-    kernel: Any,
+    kernel: tc.Kernel,
     config: HopperConfig,
     traits: HopperTraits,
     shape: tuple[int, ...],
@@ -337,7 +337,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
     return _with_row_reductions(plan, problem) if problem.row_reductions else plan
 
 
-def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits) -> Any:
+def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits) -> tc.Kernel:
     """Choose the kernel of f32 products; refuse configurations that it does not take."""
     if config.k_slabs == 2:
         return f32_gemm
@@ -367,7 +367,7 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
     return f32_fragments_gemm
 
 
-def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
+def _check_swapped(problem: GemmProblem, kernel: tc.Kernel, config: HopperConfig) -> None:
     """Refuse swap AB for results that are not of 16 bits, and with row reductions."""
     unsupported = ""
     of_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)

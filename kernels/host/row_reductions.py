@@ -25,7 +25,7 @@ class RowReductionResult:
 
     reductions: tuple[RowReduction, ...]
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: tc.DType
 
     def allocate(self, like: Any) -> Any:
         """Make an uninitialised array in the library of `like`."""
@@ -47,7 +47,7 @@ class RowReductionResult:
 
 
 def make_row_reduction_result(
-    row_reductions: Any, row_out: Any, product_shape: tuple[int, ...], dtype: Any
+    row_reductions: Any, row_out: Any, product_shape: tuple[int, ...], dtype: tc.DType
 ) -> RowReductionResult | None:
     """Describe the result of `row_reductions`, None without any; refuse an unfit `row_out`."""
     check_row_reductions(row_reductions)
@@ -77,7 +77,7 @@ def check_row_reductions(reductions: Any) -> None:
     )
 
 
-def allocate_partials(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:
+def allocate_partials(like: Any, shape: tuple[int, ...], dtype: tc.DType, stream: Any) -> Any:
     """Workspace (reduction, part, row of all matrices).
 
     It belongs to `stream`: once freed, only later work on that stream gets its memory.

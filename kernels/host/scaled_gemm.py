@@ -108,9 +108,9 @@ def _prepare_scaled(
     out: Any,
     extra: EpilogueArgs,
     out_dtype: Any,
-    epilogue: Any,
-    bits: Any,
-    config: Any,
+    epilogue: Epilogue | None,
+    bits: str,
+    config: HopperConfig | None,
     stream: Any,
 ) -> PreparedCall:
     check_stream(stream)
@@ -165,7 +165,14 @@ def _check_scales(name: str, read: Mapping[str, Description], shape: tuple[int, 
 
 
 def requantised_gemm(
-    a: Any, b: Any, scale: Any, *, zero: float = 0, out: Any = None, config: Any = None, stream: Any = None
+    a: Any,
+    b: Any,
+    scale: Any,
+    *,
+    zero: float = 0,
+    out: Any = None,
+    config: HopperConfig | None = None,
+    stream: Any = None,
 ) -> Any:
     """Compute round(A B scale + zero) in s8, on sm_90a, saturated to -128 and 127.
 
@@ -225,7 +232,14 @@ def _finite(name: str, scalar: Any, otherwise: str = "") -> float:
 
 
 def _prepare_requantised(
-    a: Any, b: Any, scale: Any, out: Any, one: tuple[float, ...], zero: float, config: Any, stream: Any
+    a: Any,
+    b: Any,
+    scale: Any,
+    out: Any,
+    one: tuple[float, ...],
+    zero: float,
+    config: HopperConfig | None,
+    stream: Any,
 ) -> PreparedCall:
     check_stream(stream)
     read = described(a=a, b=b, **({} if one else {"scale": scale}))

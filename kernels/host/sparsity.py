@@ -81,7 +81,7 @@ class SparseMatrix:
         return f"<a {format.kept}:{format.chunk} sparse {rows}x{cols} {self.dtype} matrix>"
 
 
-def format_of(dtype: Any) -> Format:
+def format_of(dtype: tc.DType) -> Format:
     if dtype not in FORMATS:
         allowed = ", ".join(map(str, FORMATS))
         raise tc.ArgumentError(f"sparse matrices hold {allowed}; {dtype} was given")

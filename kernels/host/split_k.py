@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.split_k import BYTES, SUMS, THREADS
@@ -19,7 +20,7 @@ def bind_split_k(
     bind_product: Callable[[tuple[Any, ...]], Callable[..., None]],
     arguments: tuple[Any, ...],
     split_k: int,
-    dtype: Any,
+    dtype: tc.DType,
     traits: AmpereTraits,
     stream: Any,
 ) -> Callable[..., None]:

@@ -16,7 +16,7 @@ from tensorcore_dsl.kernels.host.workspace import cached_workspace
 Workspace = tuple[Any, Any]
 
 
-def streamk_workspace(config: AmpereConfig, dtype: Any, like: Any, stream: Any = None) -> Workspace:
+def streamk_workspace(config: AmpereConfig, dtype: tc.DType, like: Any, stream: Any = None) -> Workspace:
     """Accumulators and flags (all 0) for a launch on `stream`; None is the current stream.
 
     Each unit has a row of BM x BN accumulators, and a flag of one s32.

@@ -46,7 +46,7 @@ class Summation:
     """
 
     types: str
-    dtype: Any
+    dtype: tc.DType
     out: Any
     depth: int
     arithmetic: TensorCoreArithmetic
@@ -177,7 +177,7 @@ def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
 
 
 @lru_cache
-def _instruction(dtype: Any, in_f16: bool, hopper: bool, arch: str) -> tuple[int, TensorCoreArithmetic]:
+def _instruction(dtype: tc.DType, in_f16: bool, hopper: bool, arch: str) -> tuple[int, TensorCoreArithmetic]:
     """K of a family's matrix instruction, and its arithmetic."""
     element = tc.tf32 if dtype == tc.f32 else dtype
     sums_in = tc.f16 if in_f16 else None
@@ -205,7 +205,7 @@ def _promoted(config: Config, problem: GemmProblem, depth: int) -> int:
     return SWIZZLE_BYTES if fp8 and problem.accumulate != FAST else 0
 
 
-def _step(config: Config, dtype: Any) -> int:
+def _step(config: Config, dtype: tc.DType) -> int:
     """Elements of K in a step of the mainloop."""
     if isinstance(config, AmpereConfig):
         return config.BK
@@ -214,7 +214,7 @@ def _step(config: Config, dtype: Any) -> int:
     return int(SWIZZLE_BYTES * config.k_slabs // dtype.itemsize)
 
 
-def _parts(config: Config, dtype: Any, K: int) -> tuple[int, ...]:
+def _parts(config: Config, dtype: tc.DType, K: int) -> tuple[int, ...]:
     """First elements of the parts of split-K."""
     step, split_k = _step(config, dtype), config.split_k
     steps = -(-K // step)

@@ -85,9 +85,9 @@ def _prepare_swiglu(
     w_up: Any,
     out: Any,
     extra: EpilogueArgs,
-    epilogue: Any,
-    bits: Any,
-    config: Any,
+    epilogue: Epilogue | None,
+    bits: str,
+    config: HopperConfig | None,
     stream: Any,
 ) -> PreparedCall:
     check_stream(stream)
