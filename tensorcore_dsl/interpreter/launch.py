@@ -53,26 +53,27 @@ from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Param
 from tensorcore_dsl.lowering.forms import COMPILED
 
-CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
-WIDE_CHUNK = 1 << 15  # the same of a kernel whose warps have roles: few of them are at one step
-MIN_CHUNK = 2048  # smallest chunk: below, the cost of each step outweighs another worker
-MIN_WIDE_CHUNK = 8192  # the same of a kernel whose warps have roles
-SUM_CACHES = 1.5  # second-level caches, which hold what the products of all warps of a chunk add to
-MAX_THREADS = 1 << 18  # of a chunk of threads that have few registers
-LARGE_REGISTERS = 1 << 25  # bytes of the registers of these
-REGISTERS = 1 << 21  # the same of threads that multiply matrices: their registers are memory
+# Threads of a chunk: enough to share the cost of a step, few enough for the caches. In a kernel whose
+# warps have roles, few warps are at one step.
+CHUNK, ROLES_CHUNK = 4096, 1 << 15
+# Below these sizes the cost of each step outweighs another worker.
+MIN_CHUNK, MIN_ROLES_CHUNK = 2048, 8192
+WAITING_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other, or all resident CTAs
+MAX_THREADS = 1 << 18  # of a chunk
+# Bytes of registers of a chunk. Kernels that multiply matrices keep the registers in memory.
+REGISTERS, MATRIX_REGISTERS = 1 << 25, 1 << 21
+SUM_CACHES = 1.5  # second-level caches that hold the accumulators of all warps of a chunk
+# Bytes of shared memory of a chunk, and of a chunk whose CTAs may wait for each other.
+SHARED, WAITING_SHARED = 1 << 26, 1 << 29
 MAX_CLUSTER = 16
-LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; or all resident ones
-SHARED = 1 << 26  # bytes of shared memory of a chunk
-LARGE_SHARED = 1 << 29  # the same of a chunk whose CTAs may wait for each other
 MAX_WORKERS = 1024
-MIN_SECONDS_NEW_WORKERS = 0.3  # seconds of one core that are worth the start of worker processes
-MIN_SECONDS_IDLE_WORKERS = 0.05  # the same where workers of an earlier launch are there
+# Seconds of one core that are worth the start of worker processes, and worth idle ones.
+MIN_SECONDS_NEW_WORKERS, MIN_SECONDS_IDLE_WORKERS = 0.3, 0.05
 COPY_RATE = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
-MIN_LONG_THREADS = 1 << 15  # of a launch that is likely to take as long
-CACHE_SET_STRIDE = 1 << 15  # bytes: at a multiple of them lines of memory often meet in one set of a cache
-STEP_COST = 0.25  # of the time of the largest chunk: what steps take whatever the number of CTAs
-FEW_CLUSTERS = 16  # clusters, of which one more would be too much
+MIN_LONG_THREADS = 1 << 15  # A first launch of at least these threads counts as long.
+CACHE_SET_STRIDE = 1 << 15  # bytes: lines of memory at a multiple of it often meet in one set of a cache
+STEP_COST = 0.25  # fixed cost of the steps of a chunk, in times of the largest chunk
+FEW_CLUSTERS = 16  # A chunk of few clusters does not grow by one to avoid CACHE_SET_STRIDE.
 THREADED_CHUNKS = 2  # chunks that run at a time in threads: more would wait for the interpreter's lock
 QUEUED_CHUNKS = 4  # chunks for each worker that run or wait to run
 
@@ -100,26 +101,27 @@ def run(  # noqa: PLR0913
     overlap: Overlap | None = None,
     devices: int = 1,
 ) -> Report:
-    """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
+    """Run `kernel`, which writes the arrays of `GlobalPointer`s among `arguments` in place.
 
-    `arguments` has a value for each parameter of the kernel; for tensor maps it is a
-    `TensorMapArgument`. Arrays may stand before these; kernels reach them by addresses that are numbers.
-    `cluster`: CTAs of a cluster, where the kernel does not fix them.
-    `program`: the result of `compile_program`, if there is one already. `checks=False` switches off
-    all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
-    in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
-    the debugger and the recorder of a debug build, in which chunks run one after the other.
-    `races`: look for accesses that nothing orders. `recorder`: records the first blocks for a
-    timeline. `limit`: the most iterations of any loop in a chunk, summed over groups of threads
-    that run it separately; None: a loop may go on until it has changed nothing but registers for
-    about 2**18 iterations.
-    `queued`: where the launch is queued; its accesses are then compared with those of launches that
-    may run at the same time. None: nothing else runs. `overlap`: runs the launch together with
-    others; it is asked before each step.
-    `devices`: each of them runs the grid, with its own values of the `PerRank` arguments.
-    `cooperative`: the device must hold all CTAs at a time, else LaunchError. `workers`: chunks that
-    run at a time, as many as there are cores if None. Memory does not grow with the grid. An error
-    in one chunk ends the others at once, and so does Ctrl-C.
+    Memory does not grow with the grid. An error in one chunk ends the others at once, and so does
+    Ctrl-C.
+
+    arguments: a value for each parameter of the kernel, a `TensorMapArgument` for a tensor map.
+    Arrays may stand before these; kernels reach them by addresses that are numbers.
+    program: the result of `compile_program`. None: it is compiled here.
+    cluster: CTAs of a cluster, where the kernel does not fix them.
+    checks: False leaves only the checks of bounds.
+    order: the schedule, or its seed. None: the default order.
+    observers: the debugger and the recorder of a debug build; chunks then run one after the other.
+    races: whether to look for accesses that nothing orders.
+    limit: maximal iterations of a loop in a chunk, summed over groups of threads that run it apart.
+    None: a loop ends when about 2**18 iterations have changed registers only.
+    cooperative: LaunchError unless the device holds all CTAs at a time.
+    recorder: records the first blocks for a timeline.
+    queued: the place in a stream, for races with launches that may run at the same time.
+    overlap: runs the launch together with others; it is asked before each step.
+    devices: each one runs the grid, with its own values of the `PerRank` arguments.
+    workers: chunks that run at a time. None: one for each core.
     """
     if program is None:
         program = compile_program(kernel, varying(arguments))
@@ -330,10 +332,9 @@ def _run_chunks(
     stop: Event,
     advance: Callable[[int], None],
 ) -> Report:
-    """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
+    """Run `chunk` for each job in threads, and add up the reports in the order of their CTAs.
 
-    They run in threads. Of the chunks that fail, the first one's error is raised. advance: is told
-    of each number of CTAs that have ended.
+    If chunks fail, the error of the first one is raised. advance(ctas): called when CTAs have ended.
     """
     total, pending = Report(), deque[Future[Report]]()
 
@@ -485,15 +486,15 @@ def _chunks(
     if order_matters or polls:
         workers = 1
     if waits or polls:
-        size = max(min(LARGE_CHUNK // threads, LARGE_SHARED // max(shared, 1)), most)
+        size = max(min(WAITING_CHUNK // threads, WAITING_SHARED // max(shared, 1)), most)
     else:
         usual, least = CHUNK, MIN_CHUNK
         if program.has_roles:
-            usual, least = WIDE_CHUNK, MIN_WIDE_CHUNK
+            usual, least = ROLES_CHUNK, MIN_ROLES_CHUNK
         if program.sum_bytes:
             usual = min(usual, max(int(SUM_CACHES * cache_bytes()) // program.sum_bytes, MIN_CHUNK))
         usual *= max(workers // at_once, 1)  # each step is shared by so many
-        room = REGISTERS if program.sum_bytes else LARGE_REGISTERS
+        room = MATRIX_REGISTERS if program.sum_bytes else REGISTERS
         wanted = min(max(usual, room // max(program.register_bytes, 1)), MAX_THREADS)
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)
         smallest, workers = 0 if apart else least // threads, min(workers, at_once)
@@ -505,16 +506,17 @@ def _chunks(
 
 @lru_cache(256)
 def _even(ctas: int, workers: int, smallest: int, largest: int, threads: int, cluster: int) -> int:
-    """CTAs of a chunk, from `smallest` (or half of `largest`) to `largest`: as many as let the
-    busiest of so many workers have the least to do, or hardly more."""
+    """CTAs of a chunk that let the busiest worker finish first, or within 0.2% of that time.
+
+    The size lies between `largest` and the larger of `smallest` and half of `largest`.
+    """
 
     def meets(size: int) -> bool:
-        """The registers of a thread lie as many words apart as the chunk has threads: do they meet
-        in a few sets of a processor's cache?"""
+        """Whether registers of a thread, size * threads words apart, meet in few sets of a cache."""
         return FEW_CLUSTERS * cluster < size < ctas and 4 * size * threads % CACHE_SET_STRIDE == 0
 
     def longest(size: int) -> float:
-        """The time of the busiest worker, in that of a CTA."""
+        """Time of the busiest worker, in times of a CTA."""
         whole, remaining = divmod(ctas, size)
         rounds, more = divmod(whole, workers)
         last = size if more else remaining
@@ -534,10 +536,10 @@ def _seconds() -> float:
 
 
 def _is_long(program: Program, ctas: int, threads: int, arguments: Sequence[Any]) -> bool:
-    """Does a launch of CTAs of so many threads take so long that worker processes pay?
+    """Whether a launch takes so long that worker processes pay. threads: of a CTA.
 
-    Estimated from the time of a CTA in the program's last launch. Before the first one, launches of
-    many threads that multiply matrices in loops count as long.
+    The time of a CTA is that of the program's last launch. A first launch is long if it has many
+    threads that multiply matrices in loops.
     """
     if program.seconds is not None:
         least = MIN_SECONDS_IDLE_WORKERS if processes.has_idle_workers(program) else MIN_SECONDS_NEW_WORKERS
