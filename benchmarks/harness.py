@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -95,6 +96,22 @@ def failure(error: Exception) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
     return {"failure": f"{type(error).__name__}: {error}", "raised_at": places}
+
+
+def comma_list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """The type of an option that takes several values."""
+    return lambda text: tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+
+
+def extents(text: str) -> tuple[int, ...]:
+    """The numbers of `MxNxK`."""
+    return tuple(map(int, text.split("x")))
+
+
+def add_seconds(parser: argparse.ArgumentParser, default: float, started: str) -> None:
+    """Add --seconds, after which no further `started` is started."""
+    about = f"start no further {started} after this long (default: {default:g})"
+    parser.add_argument("--seconds", type=float, default=default, metavar="S", help=about)
 
 
 def elapsed(function: Callable[[], Any]) -> float:

@@ -65,12 +65,13 @@ def _one_of(name: str, allowed: Collection[str]) -> str:
 
 
 def _sizes(text: str) -> list[Size]:
-    return [_size(part) for part in text.split(",")]
+    return [size_of(part) for part in text.split(",")]
 
 
-def _size(text: str) -> Size:
-    numbers = [int(n) for n in text.split("x") if n.isdecimal()]
-    if len(numbers) != text.count("x") + 1 or len(numbers) not in (1, 3) or min(numbers) < 1:
+def size_of(text: str) -> Size:
+    """M, N and K of `MxNxK`, or of `N`."""
+    numbers = [int(n) for n in text.lower().split("x") if n.isdecimal()]
+    if len(numbers) != text.lower().count("x") + 1 or len(numbers) not in (1, 3) or min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write MxNxK, or N for NxNxN")
     m, n, k = numbers * 3 if len(numbers) == 1 else numbers
     return m, n, k

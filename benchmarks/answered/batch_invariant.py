@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from benchmarks.gpu import Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
-from benchmarks.harness import Report, attempt, geometric_mean
+from benchmarks.harness import Report, add_seconds, attempt, comma_list, extents, geometric_mean
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.products.gemm_cases import Case, dtypes_of
 from benchmarks.products.gemm_gpu import tile
@@ -53,28 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--weights",
-        type=_weights,
+        type=comma_list(extents),
         metavar="NxK,...",
         help=f"sizes of B (default: {','.join(f'{N}x{K}' for N, K in WEIGHTS)})",
     )
-    add("--rows", type=_integers, metavar="M,...", help="rows of A (default: 1,2,4,...,8192)")
+    add("--rows", type=comma_list(int), metavar="M,...", help="rows of A (default: 1,2,4,...,8192)")
     add("--rounds", type=int, default=ROUNDS, metavar="R", help=f"samples of each choice (default: {ROUNDS})")
     add("--fast", action="store_true", help="leave fp8 sums to the tensor cores")
-    add(
-        "--seconds",
-        type=float,
-        default=170.0,
-        metavar="S",
-        help="start no further weights after this long (default: 170)",
-    )
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
-
-
-def _weights(text: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(n) for n in part.split("x")) for part in text.split(","))
+    add_seconds(parser, 170.0, "weights")
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -26,7 +26,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from benchmarks.gpu import MAX_LAUNCHES, Launch, Loop, TimedLaunch, cache_bytes, sets_beyond_cache
 from benchmarks.gpu import SAMPLE as SAMPLE_OF_BENCHMARKS
-from benchmarks.harness import GPU_STATE, Report, ask_gpu, attempt, failure, geometric_mean
+from benchmarks.harness import GPU_STATE, Report, add_seconds, ask_gpu, attempt, failure, geometric_mean
 from benchmarks.products import gemm_cases, landscape
 from benchmarks.products.baselines import CublasLt
 from benchmarks.products.gemm import GPU_METHOD, torch_with_gpu
@@ -82,13 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"configurations that are measured beside the first of each kind (default: {BEST})",
     )
     add("--seed", type=int, default=0, metavar="N", help="of the problems (default: 0)")
-    add(
-        "--seconds",
-        type=float,
-        default=200.0,
-        metavar="S",
-        help="start no further problem after this long (default: 200)",
-    )
+    add_seconds(parser, 200.0, "problem")
 
 
 def problems(seed: int, count: int, dtypes: Sequence[str]) -> list[Case]:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
-from benchmarks.harness import Report, attempt
+from benchmarks.harness import Report, add_seconds, attempt
 from benchmarks.products import gemm_cases
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.products.gemm_cases import COMMON, Case
@@ -46,13 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N,...",
             help="0: as many as fit" if name == "stages" else "values to try",
         )
-    add(
-        "--seconds",
-        type=float,
-        default=240.0,
-        metavar="S",
-        help="start no further problem after this long (default: 240)",
-    )
+    add_seconds(parser, 240.0, "problem")
     add("--no-remember", dest="remember", action="store_false", help="do not write to gemm's tuning cache")
 
 

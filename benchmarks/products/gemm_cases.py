@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import tensorcore_dsl as tc
+from benchmarks.harness import comma_list
+from tensorcore_dsl.kernels.bench import Size, size_of
 from tensorcore_dsl.kernels.host.operands import OUTPUTS
 
 PORTABLE = {"f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "f32": tc.f32, "s8": tc.s8, "f64": tc.f64}
@@ -17,8 +19,6 @@ LAYOUTS = ("row.col", "row.row", "col.row", "col.col")
 BLAS = {"TN": "row.col", "TT": "row.row", "NT": "col.row", "NN": "col.col"}
 COMMON = "row.col"  # layout of linear layers, supported by tensor cores for every type
 EVERY_LAYOUT = (4096, 4096, 4096)
-
-Size = tuple[int, int, int]  # M, N, K
 
 
 def squares(*sides: int) -> tuple[Size, ...]:
@@ -151,29 +151,14 @@ def add_problem_arguments(parser: argparse.ArgumentParser, **defaults: tuple[tup
         )
 
 
-def _size(text: str) -> Size:
-    try:
-        numbers = [int(n) for n in text.lower().split("x")]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 3) or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write MxNxK, or N for NxNxN")
-    m, n, k = numbers * 3 if len(numbers) == 1 else numbers
-    return m, n, k
-
-
 def _one_of(name: str, allowed: Iterable[str], what: str) -> str:
     if name not in allowed:
         raise argparse.ArgumentTypeError(f"{name!r} is not a {what} of {', '.join(allowed)}")
     return name
 
 
-def _comma_list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    return lambda text: tuple(parse(part.strip()) for part in text.split(",") if part.strip())
-
-
-sizes_of = _comma_list(_size)  # "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))
-dtypes_of = _comma_list(lambda text: _one_of(text.lower(), DTYPES, "element type"))
-layouts_of = _comma_list(
+sizes_of = comma_list(size_of)  # "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))
+dtypes_of = comma_list(lambda text: _one_of(text.lower(), DTYPES, "element type"))
+layouts_of = comma_list(
     lambda text: _one_of(BLAS.get(text.upper(), text.lower()), LAYOUTS, f"layout (also {', '.join(BLAS)})")
 )

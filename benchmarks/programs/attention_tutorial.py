@@ -13,8 +13,8 @@ from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.programs.attention import Problem, drawn_sets, other
 from benchmarks.programs.examples import difference
 from benchmarks.programs.tutorial import METHOD as TIMING
-from benchmarks.programs.tutorial import QUICK_ROUNDS, ROUNDS, time_settled
-from benchmarks.tables import Table, duration
+from benchmarks.programs.tutorial import add_rounds, add_timings, rounds_of, table_of
+from benchmarks.tables import Table
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import tutorial
 
@@ -31,18 +31,12 @@ METHOD = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        metavar="R",
-        help=f"samples of each kernel (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
-    )
+add_arguments = add_rounds
 
 
 def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
-    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    rounds = rounds_of(options)
     report = Report("attention-tutorial", {"rounds": rounds}, dict(METHOD))
     for problem in PROBLEMS[: 1 if options.quick else None]:
         for causal in (False, True):
@@ -67,12 +61,7 @@ def measure(
         correct = apart is not None and apart <= TOLERANCE
         results.append({"name": name, "problem": [*problem, causal], "error": apart, "correct": correct})
         launches.append(TimedLaunch(torch, launch, len(sets)))
-    timings = time_settled(launches, rounds)
-    for result, timing in zip(results, timings, strict=True):
-        pairs = zip(timings[-1].samples, timing.samples, strict=True)
-        shares = sorted(theirs / ours for theirs, ours in pairs)
-        rate, share = work / timing.median / 1e12, shares[len(shares) // 2]
-        result |= {"timing": timing.json(), "tflops": rate, "share": share}
+    add_timings(results, launches, rounds, work)
     return results
 
 
@@ -101,17 +90,5 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     results = document["results"]
     for problem in {tuple(r["problem"]): None for r in results}:
         batch, heads, length, dim, causal = problem
-        yield Table(
-            f"bf16, {batch} x {heads} heads, {length} keys, D {dim}{', causal' * causal}",
-            [
-                {
-                    "kernel": r["name"],
-                    "TFLOP/s": f"{r['tflops']:.0f}",
-                    f"of {REFERENCE}": f"{r['share']:.1%}",
-                    "time": duration(r["timing"]["median"]),
-                    "notes": "" if r["correct"] else "WRONG RESULT",
-                }
-                for r in results
-                if tuple(r["problem"]) == problem
-            ],
-        )
+        title = f"bf16, {batch} x {heads} heads, {length} keys, D {dim}{', causal' * causal}"
+        yield table_of(title, [r for r in results if tuple(r["problem"]) == problem], REFERENCE)

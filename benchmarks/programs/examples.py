@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.gpu import Launch, Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
-from benchmarks.harness import Report, attempt, failure
+from benchmarks.harness import Report, add_seconds, attempt, failure
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.tables import Table, duration, number, one_line
 
@@ -61,13 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help=f"samples of each (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
     )
-    add(
-        "--seconds",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="start no further case after this long (default: 300)",
-    )
+    add_seconds(parser, 300.0, "case")
 
 
 def run(options: argparse.Namespace) -> Report:

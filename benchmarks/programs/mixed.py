@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from benchmarks.gpu import Monitor
-from benchmarks.harness import Report, attempt
+from benchmarks.harness import Report, attempt, comma_list
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.programs.examples import (
     METHOD,
@@ -31,8 +31,7 @@ WEIGHTS = ((8192, 8192), (4096, 4096), (28672, 8192))  # N, K
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    numbers = lambda text: [int(n) for n in text.split(",")]
-    parser.add_argument("--rows", type=numbers, default=list(ROWS), metavar="M,...")
+    parser.add_argument("--rows", type=comma_list(int), default=list(ROWS), metavar="M,...")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=["s4", "s8", "e4m3"])
     parser.add_argument("--rounds", type=int, metavar="R", help=f"samples of each (default: {ROUNDS})")
     parser.add_argument("--seconds", type=float, default=300.0, help="start no case after this long")

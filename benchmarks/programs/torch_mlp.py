@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.gpu import Monitor, seconds_of
-from benchmarks.harness import Report, Timing, attempt
+from benchmarks.harness import Report, Timing, add_seconds, attempt, comma_list, extents
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.tables import Table, duration, number, one_line
 
@@ -40,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--cases",
-        type=_cases,
+        type=comma_list(extents),
         default=CASES,
         metavar="RxFxH,...",
         help="rows, features and hidden features (default: three)",
     )
     add(
         "--modes",
-        type=lambda text: tuple(text.split(",")),
+        type=comma_list(str),
         default=MODES,
         metavar="M,...",
         help=f"how steps run (default: {','.join(MODES)})",
@@ -60,17 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"steps of the comparison of accuracy (default: {STEPS})",
     )
     add("--rounds", type=int, default=ROUNDS, metavar="R", help=f"samples of each model (default: {ROUNDS})")
-    add(
-        "--seconds",
-        type=float,
-        default=150.0,
-        metavar="S",
-        help="start no further measurement after this long (default: 150)",
-    )
-
-
-def _cases(text: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(n) for n in part.split("x")) for part in text.split(","))
+    add_seconds(parser, 150.0, "measurement")
 
 
 def run(options: argparse.Namespace) -> Report:

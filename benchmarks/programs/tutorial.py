@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"N of N x N x N problems (default: {' '.join(map(str, SIZES))})",
     )
+    add_rounds(parser)
+
+
+def add_rounds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds",
         type=int,
@@ -54,9 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def rounds_of(options: argparse.Namespace) -> int:
+    return options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+
+
 def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
-    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    rounds = rounds_of(options)
     report = Report("tutorial", {"sizes": list(options.sizes), "rounds": rounds}, dict(METHOD))
     cublas = CublasLt(torch)  # owns the workspace, so it lives as long as its launches
     for size in options.sizes:
@@ -76,16 +84,20 @@ def measure(torch: Any, cublas: CublasLt, case: Case, rounds: int) -> list[dict[
         launches.append(TimedLaunch(torch, launch, buffers.sets))
         error, correct = check(torch, buffers, buffers.d[0])
         results.append({"name": name, "size": case.M, "error": error, "correct": correct})
-    timings = time_settled(launches, rounds)
-    reference = timings[-1].samples
-    for result, timing in zip(results, timings, strict=True):
-        shares = sorted(theirs / ours for theirs, ours in zip(reference, timing.samples, strict=True))
-        result |= {
-            "timing": timing.json(),
-            "tflops": case.operations / timing.median / 1e12,
-            "share": shares[len(shares) // 2],
-        }
+    add_timings(results, launches, rounds, case.operations)
     return results
+
+
+def add_timings(
+    results: list[dict[str, Any]], launches: Sequence[TimedLaunch], rounds: int, operations: float
+) -> None:
+    """Time the launches; add the time, the rate and the share of the last one's rate to the results."""
+    timings = time_settled(launches, rounds)
+    for result, timing in zip(results, timings, strict=True):
+        pairs = zip(timings[-1].samples, timing.samples, strict=True)
+        shares = sorted(theirs / ours for theirs, ours in pairs)
+        rate, share = operations / timing.median / 1e12, shares[len(shares) // 2]
+        result |= {"timing": timing.json(), "tflops": rate, "share": share}
 
 
 def time_settled(launches: Sequence[TimedLaunch], rounds: int) -> list[Timing]:
@@ -124,17 +136,19 @@ def launch_step(gemm: Any, buffers: Operands, i: int) -> None:
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
     for size in document["options"]["sizes"]:
-        yield Table(
-            f"bf16, {size} x {size} x {size}",
-            [
-                {
-                    "kernel": r["name"],
-                    "TFLOP/s": f"{r['tflops']:.0f}",
-                    f"of {REFERENCE}": f"{r['share']:.1%}",
-                    "time": duration(r["timing"]["median"]),
-                    "notes": "" if r["correct"] else "WRONG RESULT",
-                }
-                for r in document["results"]
-                if r["size"] == size
-            ],
-        )
+        results = [r for r in document["results"] if r["size"] == size]
+        yield table_of(f"bf16, {size} x {size} x {size}", results, REFERENCE)
+
+
+def table_of(title: str, results: Sequence[dict[str, Any]], reference: str) -> Table:
+    rows = [
+        {
+            "kernel": r["name"],
+            "TFLOP/s": f"{r['tflops']:.0f}",
+            f"of {reference}": f"{r['share']:.1%}",
+            "time": duration(r["timing"]["median"]),
+            "notes": "" if r["correct"] else "WRONG RESULT",
+        }
+        for r in results
+    ]
+    return Table(title, rows)

@@ -74,6 +74,11 @@ def zero_terms(like: Any, axis: int, count: int = TERMS) -> Any:
     return zeros if axis == -1 else transposed(zeros)
 
 
+def zero_factors(a: Any, *others: Any) -> tuple[Any, ...]:
+    """Zeros in place of operands with K = 0: K is the last axis of A, and the last but one of others."""
+    return zero_terms(a, -1), *(zero_terms(x, -2) for x in others)
+
+
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     """View `x` as an array of this shape, broadcast as in NumPy."""
     if library_of(x) == "torch":

@@ -23,7 +23,7 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, element_type, present
-from tensorcore_dsl.kernels.host.arrays import astype, on_stream, zero_terms
+from tensorcore_dsl.kernels.host.arrays import astype, on_stream, zero_factors
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
@@ -247,12 +247,7 @@ def _prepare(  # noqa: PLR0913
     if K == 0 and 0 not in shape and (epilogue is not None or rows):
         others = c, out, row_out, extra, 0, beta, out_dtype, accumulate, epilogue, row_reductions
         more = precision, bits, family, config, stream
-        return without_terms(
-            lambda a, b: _prepare(a, b, *others, *more),
-            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)),
-            (a, b),
-            stream,
-        )
+        return without_terms(lambda a, b: _prepare(a, b, *others, *more), zero_factors, (a, b), stream)
     if 0 in (*shape, K):
         _check_fillable(described_problem, c, d)
         bind = lambda arguments: _launch_of_empty(described_problem, rows, stream)

@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
-from tensorcore_dsl.kernels.host.arrays import zero_terms
+from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
@@ -120,12 +120,7 @@ def _prepare_grouped(
         return PreparedCall((rows, N), dtype, with_check(launch_nothing, in_offsets, rows))
     if K == 0:
         others = offsets, out, extra, epilogue, bits, config, stream
-        return without_terms(
-            lambda a, b: _prepare_grouped(a, b, *others),
-            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)),
-            (a, b),
-            stream,
-        )
+        return without_terms(lambda a, b: _prepare_grouped(a, b, *others), zero_factors, (a, b), stream)
     check_sm90(dtype)
     copies = padding.announced((
         padding.operand_copy(0, "a", in_a, padding.ROWS, k_only=True),

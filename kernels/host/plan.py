@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arguments import vector_bytes
-from tensorcore_dsl.kernels.host.arrays import zero_terms
+from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
@@ -220,7 +220,7 @@ def plan(  # noqa: PLR0913
     in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
     check_row_reductions(row_reductions)
     if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # like `gemm`
-        a, b = zero_terms(a, -1), zero_terms(b, -2)
+        a, b = zero_factors(a, b)
         in_a, in_b = describe(a), describe(b)
     names = named_arguments(epilogue_args)
     in_a, in_b = map(describe, padding.with_line_strides(a, b, in_a, in_b))

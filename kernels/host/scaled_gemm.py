@@ -16,7 +16,7 @@ from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, 
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, is_array, number, present
-from tensorcore_dsl.kernels.host.arrays import zero_terms
+from tensorcore_dsl.kernels.host.arrays import zero_factors, zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
@@ -135,11 +135,7 @@ def _prepare_scaled(
         others = out, extra, out_dtype, epilogue, bits, config, stream
         return without_terms(
             lambda a, b, sa, sb: _prepare_scaled(a, b, sa, sb, *others),
-            lambda a, b, *scales: (
-                zero_terms(a, -1),
-                zero_terms(b, -2),
-                *(zero_terms(x, axis, 1) for x, axis in zip(scales, (-1, -2), strict=True)),
-            ),
+            lambda a, b, sa, sb: (*zero_factors(a, b), zero_terms(sa, -1, 1), zero_terms(sb, -2, 1)),
             (a, b, a_scales, b_scales),
             stream,
         )
@@ -264,7 +260,7 @@ def _prepare_requantised(
     if K == 0:
         return without_terms(
             lambda a, b: _prepare_requantised(a, b, scale, out, one, zero, config, stream),
-            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)),
+            zero_factors,
             (a, b),
             stream,
         )

@@ -11,7 +11,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
-from tensorcore_dsl.kernels.host.arrays import zero_terms
+from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
@@ -107,10 +107,7 @@ def _prepare_swiglu(
     if K == 0:
         others = out, extra, epilogue, bits, config, stream
         return without_terms(
-            lambda x, gate, up: _prepare_swiglu(x, gate, up, *others),
-            lambda x, *weights: (zero_terms(x, -1), *(zero_terms(w, -2) for w in weights)),
-            (x, w_gate, w_up),
-            stream,
+            lambda x, gate, up: _prepare_swiglu(x, gate, up, *others), zero_factors, (x, w_gate, w_up), stream
         )
     check_sm90(dtype)
     axes = padding.ROWS, padding.COLUMNS, padding.COLUMNS

@@ -137,12 +137,6 @@ class Array(Indexed):
         known = is_number(index) and is_number(extent)
         return axis.bounds(keep(index), keep(extent), stride) if known or builder().checks else ()
 
-    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
-        self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
-
-    def check_run(self, bytes_: Any, pred: Any = None) -> None:
-        self.at(*[0] * self.ndim).check_run(bytes_, pred)
-
     def _step(self, address: Any, index: Any, stride: Any) -> Any:
         size = element_size(self.dtype)
         if not isinstance(stride, Scalar):

@@ -53,6 +53,15 @@ class Indexed(Bounded):
     def _view(self, index: Any) -> Any:
         raise NotImplementedError
 
+    def at(self, *index: Any) -> Any:
+        raise NotImplementedError
+
+    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
+        self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
+
+    def check_run(self, bytes_: Any, pred: Any = None) -> None:
+        self.at(*[0] * self.ndim).check_run(bytes_, pred)
+
     def __getitem__(self, index: Any) -> Any:
         view = self._view(index)
         return view if isinstance(view, Indexed) else view.load()

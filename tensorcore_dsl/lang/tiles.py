@@ -383,12 +383,6 @@ class Tile(Indexed):
         start, size = self.span()
         return pointer.with_parts(area=(frozen(start), size), owner=self.described)
 
-    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
-        self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
-
-    def check_run(self, bytes_: Any, pred: Any = None) -> None:
-        self.at(*[0] * self.ndim).check_run(bytes_, pred)
-
     def span(self) -> tuple[Any, int]:
         """The address of the first byte of its elements, and how many bytes they span.
 
