@@ -14,7 +14,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, OperandError, TensorCoreError, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, cells_of
 from tensorcore_dsl.frontend.environment import Frame, children, is_record
-from tensorcore_dsl.frontend.expressions import check_index, is_library_function
+from tensorcore_dsl.frontend.expressions import BINARY, check_index, is_library_function
 from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.ir.nodes import Op
@@ -26,12 +26,8 @@ from tensorcore_dsl.values.operands import describe, is_simple
 from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Undefined
 
 INPLACE: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul,
-    ast.Div: operator.itruediv, ast.FloorDiv: operator.ifloordiv, ast.Mod: operator.imod,
-    ast.LShift: operator.ilshift, ast.RShift: operator.irshift, ast.BitAnd: operator.iand,
-    ast.BitOr: operator.ior, ast.BitXor: operator.ixor, ast.Pow: operator.ipow,
-    ast.MatMult: operator.imatmul,
-}  # fmt: skip
+    node: getattr(operator, f"i{function.__name__.strip('_')}") for node, function in BINARY.items()
+}
 PRODUCTS = names.MMA, names.WMMA, names.WGMMA  # opcodes
 
 

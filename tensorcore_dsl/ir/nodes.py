@@ -266,15 +266,19 @@ class Param:
 class Kernel:
     """A kernel to verify, print or run.
 
-    shared_bytes: static shared memory. dynamic: 0, or the alignment in bytes of the dynamic shared
-    memory that the launch adds behind it.
-    threads: the block size if fixed (`.reqntid`), else None. cluster: CTAs of a cluster if fixed
-    (`.reqnctapercluster`). prints: by the number of a string, its parts where the emulator prints
-    whole matrices: text, (conversion, view) of a scalar, or a view. kept: the registers in which a
-    debug build keeps each value of a variable. stops: it contains a `breakpoint()`. tiles: the
-    static tiles of a checked build. barriers: by address in the CTA, the variable that holds an
-    mbarrier, with the number of calls around its assignment. mixed_swizzles: tiles of different
-    swizzles share bytes. foreign: another compiler wrote it.
+    shared_bytes: static shared memory.
+    dynamic: 0, or the alignment of the dynamic shared memory that the launch adds behind it.
+    threads: the block size if fixed (`.reqntid`), else None.
+    cluster: CTAs of a cluster if fixed (`.reqnctapercluster`).
+    prints: by the number of a string, its parts where the emulator prints whole matrices: text,
+        (conversion, view) of a scalar, or a view.
+    kept: the registers in which a debug build keeps each value of a variable.
+    stops: the kernel contains a `breakpoint()`.
+    tiles: the static tiles of a checked build.
+    barriers: by address in the CTA, the variable that holds an mbarrier, with the number of calls
+        around its assignment.
+    mixed_swizzles: tiles of different swizzles share bytes.
+    foreign: another compiler wrote the kernel.
     """
 
     name: str

@@ -102,27 +102,34 @@ class Step(EagerDict):
 class Program(EagerDict):
     """The steps of a kernel, and what stands in its registers at the start.
 
+    A *place* is the number of a value or constant; *by position* means a dict of positions of steps.
+
     shapes: by place, the type and number of its registers and whether they are a group; None for a
-    constant. constants: (place, value, registers): None for one value that all threads share, 0 for
-    a scalar in every thread, or the registers of a group. params: places of the kernel's
-    parameters; fixed: of those that nothing writes. shown: places that regions leave in registers,
-    since the watchdog reads them there. unit: threads of the largest group that one instruction
-    needs as a whole, a warp or a warpgroup. asynchronous: operations may be in flight when a CTA
-    ends, or other CTAs access its memory. reads_shared: some instruction reads shared memory
-    through the async proxy. ranked: the kernel fixes its cluster shape, so shared addresses of all
-    CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build, the
-    places where the debugger reads the values of variables. marks: its marks by position. loops: by
-    the position that they jump back to. ops: by position, those that access words. values: the
-    places of values, and of constants. rows: by position, what compiled code executes (see
-    `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which no region goes;
-    copied: by position, the uses of registers of asynchronous products; products: those of warps,
-    without a guard, by position. runs: the functions of all steps,
-    by whether each notes its position first, and the level of regions. fills: by level, whether
-    steps outside of regions read parameters of `fixed`. flags: places of the conditions of counted
-    loops, which steps write before they read them. awaited: by position of a load that
-    `tc.wait_signal` repeats, the place of the value that it waits for, or (the value,). seconds: that
-    a core took for each CTA of the last launch, None before there was one. serial: its key in
-    PROGRAMS, -1 while it is made.
+        constant.
+    constants: (place, value, registers): None for one value that all threads share, 0 for a scalar
+        in every thread, or the registers of a group.
+    params: places of the kernel's parameters. fixed: places of parameters that nothing writes.
+    shown: places that regions leave in registers, since the watchdog reads them there.
+    unit: threads of a warp or warpgroup, the largest group that one instruction needs as a whole.
+    asynchronous: operations may be in flight when a CTA ends, or other CTAs access its memory.
+    reads_shared: some instruction reads shared memory through the async proxy.
+    ranked: the kernel fixes its cluster shape, so shared addresses of all CTAs but the first of a
+        cluster have bits above CLUSTER_SHIFT.
+    kept, marks: in a debug build, the places of the values of variables, and the marks by position.
+    loops: by the position that they jump back to.
+    ops: by position, the operations that access words.
+    values: the places of values, and of constants.
+    rows: by position, what compiled code executes (see `regions.plan`).
+    flow: where threads go, a `Flow`. cuts: positions over which no region goes.
+    copied: by position, the uses of registers of asynchronous products.
+    products: by position, the products of warps without a guard.
+    runs: the functions of all steps, by whether each notes its position first, and the level of
+        regions. fills: by level, whether steps outside of regions read parameters of `fixed`.
+    flags: places of the conditions of counted loops, which steps write before they read them.
+    awaited: by position of a load that `tc.wait_signal` repeats, the place of the value that it
+        waits for, or (the value,).
+    seconds: seconds of a core for each CTA of the last launch, None before it.
+    serial: key in PROGRAMS, -1 while the program is made.
     """
 
     kernel: Kernel
