@@ -231,6 +231,16 @@ class Im2col(NamedTuple):
     upper: tuple[int, ...]
     steps: tuple[int, ...]
 
+    @property
+    def refuses_stores(self) -> str:
+        """Why a store is an illegal instruction on a GPU (seen on an H200), or ''."""
+        if min(self.lower) >= 0 >= max(self.upper):
+            return ""
+        return (
+            f"stores in im2col mode need a pixel box inside of the image, with lower corners of 0 or more and "
+            f"upper ones of 0 or less; these are {self.lower} and {self.upper} (innermost axis first)"
+        )
+
 
 @dataclass(frozen=True)
 class TensorMap:

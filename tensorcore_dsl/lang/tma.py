@@ -354,7 +354,8 @@ def tma_store(
     Raises
     ------
     OperandError
-        A tile that is no box of the map, a type that the reduction does not have.
+        A tile that is no box of the map, a type that the reduction does not have, a pixel box that
+        reaches beyond the image.
     ArchError
         A target before sm_90.
 
@@ -383,6 +384,8 @@ def tma_store(
     array([ 0.,  0., 10., 20.], dtype=float32)
     """
     _check_tile(tile, target)
+    if target.described.im2col is not None and target.described.im2col.refuses_stores:
+        raise OperandError(target.described.im2col.refuses_stores)
     allowed = reductions.ALLOWED.get(reduce or "", (target.dtype.name,))
     if target.dtype.name not in allowed:
         raise OperandError(f"TMA reduces no {target.dtype} by {reduce}; allowed are {listing(allowed)}")

@@ -281,6 +281,11 @@ class BulkCopies:
                 f"a tensor copy of {self.chunk.describe(int(thread))} in {modes[1]} mode uses a tensor map "
                 f"of {modes[0]} mode, of {box.name}: map and instruction are of one mode"
             )
+        if verb == "store" and isinstance(box, PixelColumn) and box.im2col.refuses_stores:
+            raise EmulationError(
+                f"a tensor copy of {box.name} by {self.chunk.describe(int(thread))}: "
+                f"{box.im2col.refuses_stores}"
+            )
         box = box.at(places, [scalar(offset, thread) for offset in offsets or ()])
         if places[0] * box.element % CHUNK:
             raise Misaligned(
