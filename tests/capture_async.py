@@ -193,7 +193,7 @@ def cases() -> Iterator[Case]:
                 swizzle=swizzle,
                 through=through,
             )
-    for name, (shape, index, offsets, described) in pixel_kernels.CASES.items():
+    for name, (shape, index, offsets, described) in (pixel_kernels.CASES | pixel_kernels.OPEN).items():
         box, half = described[0], np.float16
         yield Case(
             f"im2col load, {name}",

@@ -237,8 +237,8 @@ class Im2col(NamedTuple):
         if min(self.lower) >= 0 >= max(self.upper):
             return ""
         return (
-            f"stores in im2col mode need a pixel box inside of the image, with lower corners of 0 or more and "
-            f"upper ones of 0 or less; these are {self.lower} and {self.upper} (innermost axis first)"
+            f"stores in im2col mode need a pixel box inside of the image, with lower corners of 0 or more "
+            f"and upper ones of 0 or less; these are {self.lower} and {self.upper} (innermost axis first)"
         )
 
 
