@@ -8,7 +8,7 @@ rules of binary64, which are those of the hardware.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from .number_formats import values
 from .plans import Operand, Plan
 
 Array = npt.NDArray[Any]
-Terms = Callable[[], Iterator[tuple[Array, Array]]]  # values and exponents of the terms of a sum
 BATCH = 1 << 14  # elements of D that are computed at a time: terms then stay in the cache
 
 
@@ -137,7 +136,7 @@ def _fused(
     vc = _values(c, product.c) + (product.k / 2 if product.operation == "xor" else 0)
     total = np.zeros_like(vc) if model.late else vc
     if model.engine == "grouped":
-        total = _step(model, total, lambda: _groups(product, model, va, vb, rows, scales))
+        total = _step(model, total, *zip(*_groups(product, model, va, vb, rows, scales)))
     else:
         if product.scale_kind:
             sa, sb = _scales(product, scales)
@@ -145,12 +144,9 @@ def _fused(
             vb, eb = vb * np.ldexp(*sb), eb + sb[1]
         for first in range(0, product.stored, model.length):
             part = range(first, min(first + model.length, product.stored))
-
-            def terms(part: Iterable[int] = part) -> Iterator[tuple[Array, Array]]:
-                for k in part:
-                    yield va[:, k, None] * _row(vb, rows, k), ea[:, k, None] + _row(eb, rows, k)
-
-            total = _step(model, total, terms)
+            terms = (va[:, k, None] * _row(vb, rows, k) for k in part)
+            exponents = (ea[:, k, None] + _row(eb, rows, k) for k in part)
+            total = _step(model, total, terms, exponents)
     if model.late or converts:
         total = total + vc if model.late else total
         near = _rounded(total, form.fraction, form.least, 1 << form.width - 1, True)
@@ -166,17 +162,18 @@ def _row(b: Array, rows: Array | None, k: int) -> Array:
     return b[rows[:, k, None], np.arange(n)[:, None], np.arange(count)]
 
 
-def _step(model: Model, c: Array, terms: Terms) -> Array:
+def _step(model: Model, c: Array, terms: Iterable[Array], exponents: Iterable[Array]) -> Array:
     """One fused step: add the terms to c, all truncated at the largest exponent's `fraction` bits."""
     accumulator = FORMATS[model.accumulator]
     largest = np.maximum(_exponents(c, model.accumulator), model.floor)
-    for _, exponents in terms():
-        largest = np.maximum(largest, exponents)
+    for of_term in exponents:
+        largest = np.maximum(largest, of_term)
     unit = np.ldexp(1.0, largest - model.fraction)
     scale = 1 / unit
     total = np.trunc(c * scale)
-    for numbers, _ in terms():
-        total += np.trunc(numbers * scale)
+    for term in terms:
+        term *= scale
+        total += np.trunc(term, out=term)
     total *= unit
     if not accumulator.width:
         return total
