@@ -1,6 +1,7 @@
 // Kernels in CUDA C++ for tests/test_ptx.py; NVRTC compiles them.
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
+#include <cooperative_groups.h>
 
 extern "C" __global__ void saxpy(const float* x, float* y, float a, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -146,4 +147,47 @@ extern "C" __global__ void locals(const int* x, int* y) {
     s += k;
   }
   y[threadIdx.x] = s;
+}
+
+__device__ float twice(float x) { return 2 * x; }
+__device__ float thrice(float x) { return 3 * x; }
+__device__ float (*multiples[2])(float) = {twice, thrice};
+
+extern "C" __global__ void pointers(float* y) { y[threadIdx.x] = multiples[threadIdx.x & 1](y[threadIdx.x]); }
+
+struct Shape {
+  float x;
+  __device__ virtual float area() const = 0;
+};
+struct Square : Shape {
+  __device__ float area() const override { return x * x; }
+};
+struct Triangle : Shape {
+  __device__ float area() const override { return 0.5f * x * x; }
+};
+
+extern "C" __global__ void virtuals(float* y) {
+  Shape* shape = threadIdx.x & 1 ? (Shape*)new Square : (Shape*)new Triangle;
+  shape->x = y[threadIdx.x];
+  y[threadIdx.x] = shape->area();
+  delete shape;
+}
+
+extern "C" __global__ void full_heap(int* failed, unsigned long long bytes) {
+  int* memory = (int*)malloc(bytes);
+  if (memory) *memory = threadIdx.x;
+  failed[threadIdx.x] = memory ? *memory != threadIdx.x : -1;
+  free(memory);
+}
+
+extern "C" __global__ void pointer_of_the_host(float (*f)(float), float* y) { *y = f(*y); }
+
+extern "C" __global__ void whole_grid(int* x, int* y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+  for (int k = 0; k < 2; k++) {
+    x[i] = i + k;
+    cooperative_groups::this_grid().sync();
+    y[i] += x[n - 1 - i];
+    cooperative_groups::this_grid().sync();
+  }
 }

@@ -224,6 +224,52 @@ def test_local_memory(cuda):
     assert y.tolist() == wanted
 
 
+def test_calls_through_pointers(cuda):
+    """From a table of functions, and of virtual functions of objects on the heap."""
+    x = np.arange(8, dtype=np.float32)
+    y = x.copy()
+    cuda.pointers[1, 8](y)
+    assert np.array_equal(y, x * np.array([2, 3] * 4, np.float32))
+    y = x.copy()
+    cuda.virtuals[1, 8](y)
+    assert np.array_equal(y, x * x * np.array([0.5, 1] * 4, np.float32))
+    with pytest.raises(tc.EmulationError, match="trap"):
+        cuda.pointer_of_the_host[1, 1](0, y)
+
+
+def test_a_heap_ends(cuda):
+    failed = np.zeros(64, np.int32)
+    cuda.full_heap[1, 64](failed, 1000)
+    assert not failed.any()
+    cuda.full_heap[1, 64](failed, 1 << 20)
+    assert set(failed.tolist()) == {0, -1} and np.count_nonzero(failed == 0) == 7
+
+
+def test_barriers_of_a_grid(cuda):
+    x, y = np.zeros((2, 64), np.int32)
+    cuda.whole_grid.configured(4, 16, cooperative=True)(x, y)
+    assert np.array_equal(y, 2 * np.arange(64)[::-1] + 1)
+    with pytest.raises(tc.LaunchError, match="a cooperative launch of 5000 blocks"):
+        cuda.whole_grid.configured(5000, 16, cooperative=True)(
+            np.zeros(80000, np.int32), np.zeros(80000, np.int32)
+        )
+
+
+def test_parts_of_parameters():
+    """A half of an integer of 64 bits, and a byte that is extended."""
+    k = module(
+        """
+    ld.param.u64 %rd1, [x]; ld.param.u32 %r1, [n+4]; ld.param.u16 %h1, [n]; ld.param.s8 %r2, [n+1];
+    cvt.u32.u16 %r3, %h1;
+    st.global.v2.u32 [%rd1], {%r1, %r2}; st.global.u32 [%rd1+8], %r3;
+""",
+        ".param .u64 x, .param .u64 n",
+    )["k"]
+    x = np.zeros(3, np.uint32)
+    k[1, 1](x, 0x123456789ABC8DEF)
+    assert x.tolist() == [0x12345678, 0xFFFFFF8D, 0x8DEF]
+
+
 def test_errors_are_at_the_line_of_cuda(cuda):
     lines = SOURCE.read_text().splitlines()
     with pytest.raises(tc.OutOfBounds) as error:
@@ -286,6 +332,7 @@ def test_narrow_loads_extend_into_wider_registers():
     "body, error, message",
     [
         ("call.uni f, ();", tc.UnsupportedSyntax, "call.uni: f is no function of the file"),
+        ("isspacep.const %p1, %rd1;", tc.UnsupportedSyntax, "shared, global and local memory are told apart"),
         ("brx.idx %r1, f;", tc.UnsupportedSyntax, "brx.idx: f is no table of labels"),
         ("bra NOWHERE;", tc.UnsupportedSyntax, "bra: NOWHERE is no label of k"),
         ("mov.u32 %r1, %unknown;", tc.UnsupportedSyntax, "%unknown is no register, special register"),
@@ -317,9 +364,9 @@ def test_narrow_loads_extend_into_wider_registers():
         ("add.s32 %p1, %r1, %r2;", tc.UnsupportedSyntax, "a predicate is in the place of a number"),
         ("ld.param.u64 %rd1, [z];", tc.UnsupportedSyntax, "z is no parameter of k"),
         (
-            "ld.param.u32 %r1, [x];",
+            "ld.param.u32 %r1, [x+6];",
             tc.UnsupportedSyntax,
-            "ld.param.u32 at byte 0 of x, a .u64: parameters are read whole, into registers of their size",
+            "ld.param.u32 at byte 6 of x, of which 8 bytes are",
         ),
         ("add.s32 %r1 %r1, ?;", tc.UnsupportedSyntax, "'?' is no part of PTX"),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from itertools import count
 from typing import NoReturn
 
@@ -27,10 +28,6 @@ from tensorcore_dsl.ptx.syntax import (
 
 BRANCH, RETURN, CALL = "bra", "ret", "call"
 SYSTEM_CALLS = ("vprintf", "__assertfail")
-_INSTEAD = {
-    "malloc": "there is no heap in emulation; pass memory as an argument",
-    "free": "there is no heap in emulation; pass memory as an argument",
-}
 
 
 def inlined(kernel: Function, text: Text) -> Function:
@@ -90,9 +87,12 @@ class _Inliner:
         results: tuple[Item, ...] = operands.pop(0)[1:] if operands[0][0] == "list" else ()
         name = operands.pop(0)[1]
         arguments: tuple[Item, ...] = operands.pop(0)[1:] if operands and operands[0][0] == "list" else ()
+        if name in self.kernel.registers:
+            self.call_pointer(s, name, results, arguments, active)
+            return
         function = self.text.functions.get(name)
         if function is None:
-            self.refuse(s, f"{name} is no function of the file; calls through pointers are not supported")
+            self.refuse(s, f"{name} is no function of the file")
         if name in active:
             self.refuse(s, f"{name} calls itself; recursion is not supported, write a loop")
         number = next(self.numbers)
@@ -103,9 +103,52 @@ class _Inliner:
         elif name in SYSTEM_CALLS:
             self.kernel.body.append(Statement(f"{CALL}.{name}", (*results, *arguments), None, s.loc))
         else:
-            reason = _INSTEAD.get(name, f"only {' and '.join(SYSTEM_CALLS)} of the system are there")
-            self.refuse(s, f"{name} has no body in this file: {reason}")
+            self.refuse(s, f"{name} has no body in this file, and is no function of the system")
         self.kernel.body.append(Label(f"{number} behind", s.loc))
+
+    def call_pointer(
+        self,
+        s: Statement,
+        pointer: str,
+        results: tuple[Item, ...],
+        arguments: tuple[Item, ...],
+        active: tuple[str, ...],
+    ) -> None:
+        """Append a call through a pointer: compare it with each function whose address is taken."""
+        number = next(self.numbers)
+        behind = f"{number} behind pointer"
+        if s.guard is not None:
+            self.kernel.body.append(jump(behind, s, negated(s.guard)))
+        for name in self.pointed_at:
+            function = self.text.functions[name]
+            if (
+                name in active
+                or len(function.params) != len(arguments)
+                or len(function.results) != len(results)
+            ):
+                continue
+            other = f"{number} not {name}"
+            self.kernel.registers[other] = "pred"
+            operands = ("name", other), ("name", pointer), ("number", str(self.text.address_of(name)))
+            self.kernel.body.append(Statement(names.compare("ne", dtypes.u64), operands, None, s.loc))
+            self.kernel.body.append(jump(other, s, (other, False)))
+            self.call(
+                replace(s, guard=None, operands=(("list", *results), ("name", name), ("list", *arguments))),
+                active,
+            )
+            self.kernel.body += [jump(behind, s, None), Label(other, s.loc)]
+        self.kernel.body += [Statement(names.TRAP, (), None, s.loc), Label(behind, s.loc)]
+
+    @cached_property
+    def pointed_at(self) -> list[str]:
+        """The functions whose addresses code or the initial values of variables hold."""
+        functions = self.text.functions
+        statements = [s for f in (*functions.values(), *self.text.kernels) for s in f.body]
+        holders = [s.operands for s in statements if isinstance(s, Statement) and head(s) != CALL]
+        held = {
+            name for item in (*holders, *(v.initial for v in self.text.variables)) for name in _names(item)
+        }
+        return [name for name, function in functions.items() if name in held and not function.declared]
 
     def insert(
         self,

@@ -19,7 +19,7 @@ from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
 from tensorcore_dsl.ir.nodes import Kernel, Op
-from tensorcore_dsl.ptx import syntax
+from tensorcore_dsl.ptx import syntax, system_library
 from tensorcore_dsl.ptx.reader import LOCAL, kernel_of, part_name
 from tensorcore_dsl.ptx.simplify import in_memory
 from tensorcore_dsl.ptx.tensor_maps import TensorMap, on_arrays
@@ -99,6 +99,7 @@ class Module:
     """
 
     def __init__(self, text: syntax.Text, ptx: str) -> None:
+        system_library.link(text)
         self.version, self.target, self.ptx = text.version, text.target, ptx
         self._text, self._kernels = text, dict[str, PtxKernel]()
         self._programs: dict[str, Program] = {}
@@ -160,9 +161,10 @@ class Module:
             The bytes as uint8. `.view()` gives other types.
         """
         if name not in self._variables:
-            raise ArgumentError(f"no variable is called {name!r}; there are {', '.join(self._variables)}")
+            names = (known for known in self._variables if not known.startswith("system_"))
+            raise ArgumentError(f"no variable is called {name!r}; there are {', '.join(names)}")
         if name not in self._memory:
-            self._memory[name] = _initial(self._variables[name])
+            self._memory[name] = _initial(self._variables[name], self._text)
         return self._memory[name]
 
 
@@ -229,9 +231,15 @@ class PtxKernel:
 
     @public
     def configured(
-        self, grid: Dims, block: Dims, *, shared_bytes: int = 0, cluster: Dims | None = None
+        self,
+        grid: Dims,
+        block: Dims,
+        *,
+        shared_bytes: int = 0,
+        cluster: Dims | None = None,
+        cooperative: bool = False,
     ) -> Callable[..., Report]:
-        """Return a launch with dynamic shared memory or with clusters.
+        """Return a launch with dynamic shared memory, with clusters, or of a cooperative grid.
 
         Parameters
         ----------
@@ -241,13 +249,17 @@ class PtxKernel:
             Bytes of dynamic shared memory.
         cluster : int or tuple of int, optional
             CTAs of a cluster.
+        cooperative : bool
+            All CTAs are resident, so that they may wait for each other.
 
         Returns
         -------
         callable
             A function that takes the kernel's arguments and runs it.
         """
-        config, _ = configured(grid, block, shared_bytes=shared_bytes, cluster=cluster)
+        config, _ = configured(
+            grid, block, shared_bytes=shared_bytes, cluster=cluster, cooperative=cooperative
+        )
         return partial(self._run, config)
 
     def _run(self, config: LaunchConfig, *arguments: Any, memory: Sequence[np.ndarray] = ()) -> Report:
@@ -292,6 +304,7 @@ class PtxKernel:
                 checks=checks,
                 program=self.program,
                 cluster=config.cluster,
+                cooperative=config.cooperative,
                 races=checks,
                 order=session.order if session else None,
             )
@@ -353,16 +366,18 @@ def _fields(param: syntax.Variable, x: Any) -> dict[str, Any]:
     return {part_name(param.name, offset): value for offset, value in x.items()}
 
 
-def _initial(variable: syntax.Variable) -> np.ndarray:
+def _initial(variable: syntax.Variable, text: syntax.Text) -> np.ndarray:
     """Return the initial bytes of a variable."""
     width = max(named(variable.type).bits // 8, 1)
     numbers = []
     for item in variable.initial:
-        if item[0] != "number":
+        if item[0] != "number" and item[1] not in text.functions:
             raise ArgumentError(
-                f"variable {variable.name} is initialised with {item[1]}; numbers are supported"
+                f"variable {variable.name} is initialised with {syntax.text_of(item)}; numbers and functions "
+                "are supported"
             )
-        numbers.append(syntax.number_of(item[1], 8 * width))
+        number = item[1] if item[0] == "number" else str(text.address_of(item[1]))
+        numbers.append(syntax.number_of(number, 8 * width))
     data = b"".join((number % (1 << 8 * width)).to_bytes(width, "little") for number in numbers)
     return np.frombuffer(bytearray(data.ljust(variable.size, b"\0")), np.uint8)
 

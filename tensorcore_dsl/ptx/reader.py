@@ -14,7 +14,7 @@ from tensorcore_dsl.isa.description import PTX_VERSION
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.ptx.inlining import BRANCH, CALL, RETURN, head, inlined
-from tensorcore_dsl.ptx.simplify import in_memory, simplified
+from tensorcore_dsl.ptx.simplify import in_memory, local_layout, simplified
 from tensorcore_dsl.ptx.syntax import (
     Function,
     Item,
@@ -132,17 +132,12 @@ class _Reader:
 
         The launch passes one array, in which the threads have consecutive regions.
         """
-        variables, size = [v for v in function.variables if v.space == "local"], 0
+        offsets, self.local_bytes = local_layout(function)
         addresses: dict[str, nodes.Value] = {}
-        if not variables:
+        if not offsets:
             return addresses
         thread = self.thread_number(function.loc)
         base = self.globals[LOCAL] = self.value("u64", function.loc)
-        offsets = {}
-        for variable in variables:
-            offsets[variable.name] = size = -(-size // variable.align) * variable.align
-            size += variable.size
-        self.local_bytes = -(-size // 16) * 16
         first = self.value("u64", function.loc)
         scaled = nodes.Const(self.local_bytes, dtypes.u64)
         self.emit(names.multiply_add(dtypes.u64), first, thread, scaled, base)
@@ -247,17 +242,33 @@ class _Reader:
             self.written(item[1], s, after) for item in (target[1:] if target[0] == "group" else [target])
         ]
         for i, register in enumerate(into):
-            key = name, offset + i * dtypes.named(kind).bits // 8
-            if self.declared[name].array:
-                self.params.setdefault(key, self.value(kind, s.loc))
-            if key not in self.params or self.params[key].type.register_bits != register.type.register_bits:
-                self.refuse(
-                    f"{s.opcode} at byte {key[1]} of {name}, a .{self.declared[name].type}: "
-                    "parameters are read whole, into registers of their size",
-                    s.loc,
-                )
-            self.around(s, [nodes.Assign(register, (self.params[key],), s.loc)])
+            part = self.part_of_parameter(name, offset + i * dtypes.named(kind).bits // 8, kind, s)
+            if part.type.register_bits == register.type.register_bits:
+                move: nodes.Node = nodes.Assign(register, (part,), s.loc)
+            else:
+                move = self.resized(register, part, kind[0] == "s", s)
+            self.around(s, [move])
         self.around(s, after)
+
+    def part_of_parameter(self, name: str, offset: int, kind: str, s: Statement) -> nodes.Value:
+        """Return a register with the bytes of a parameter, or of a part of a number, at an offset."""
+        whole, shift = self.params.get((name, offset)), 0
+        if self.declared[name].array:
+            whole = self.params.setdefault((name, offset), self.value(kind, s.loc))
+        elif whole is None:
+            whole, shift = self.params[name, 0], 8 * offset
+        bits, most = dtypes.named(kind).bits, whole.type.dtype.bits
+        if shift + bits > most:
+            self.refuse(f"{s.opcode} at byte {offset} of {name}, of which {most // 8} bytes are known", s.loc)
+        if bits == most:
+            return whole
+        if shift:
+            shifted, count = self.value(f"b{most}", s.loc), nodes.Const(shift, dtypes.u32)
+            self.emit(names.shift_right(dtypes.named(f"u{most}")), shifted, whole, count)
+            whole = shifted
+        part = self.value(f"b{bits}", s.loc)
+        self.body.append(self.resized(part, whole, False, s))
+        return part
 
     def ordered(self) -> list[tuple[tuple[str, int], nodes.Value]]:
         """Return the parameters and struct fields in the order of declaration and offset."""
@@ -462,6 +473,8 @@ class _Reader:
         kind, text = item[:2]
         if kind == "name" and text in self.addresses:
             return self.addresses[text]
+        if text in self.text.functions:
+            return self.text.address_of(text)
         if text == "WARP_SZ":
             return 32
         if kind != "number":

@@ -17,6 +17,7 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.generic import WINDOW
 from tensorcore_dsl.ptx.inlining import head, jump, negated
 from tensorcore_dsl.ptx.syntax import LISTS, Function, Item, Label, Statement, operands_checked
+from tensorcore_dsl.ptx.system_library import GRID
 
 TABLE, JUMP_BY_TABLE = ".branchtargets", "brx"
 
@@ -39,6 +40,16 @@ def simplified(function: Function) -> Function:
             step = simplifier.step(node)
             body += [node] if step is None else step(node)
     return replace(function, registers=simplifier.registers, body=body)
+
+
+def local_layout(function: Function) -> tuple[dict[str, int], int]:
+    """Return the offset of each variable in local memory, and the bytes of a thread."""
+    offsets, size = dict[str, int](), 0
+    for variable in function.variables:
+        if variable.space == "local":
+            offsets[variable.name] = size = -(-size // variable.align) * variable.align
+            size += variable.size
+    return offsets, -(-size // 16) * 16
 
 
 def in_memory(name: str) -> str:
@@ -80,7 +91,7 @@ class _Simplifier:
     """
 
     def __init__(self, function: Function) -> None:
-        self.registers, self.numbers = dict(function.registers), count()
+        self.function, self.registers, self.numbers = function, dict(function.registers), count()
         statements = [node for node in function.body if isinstance(node, Statement)]
         self.shared = any(reading.makes_generic(s.opcode) for s in statements)
         self.cluster = any(reading.special(s.opcode, s.operands) == "peer" for s in statements)
@@ -96,6 +107,8 @@ class _Simplifier:
             return self.nothing
         if head(s) == JUMP_BY_TABLE:
             return self.jumps
+        if s.operands[1:] in ((("name", "%envreg1"),), (("name", "%envreg2"),)):
+            return self.workspace
         if self.blocks and (reading.accesses_parameter(s.opcode) or reading.of_parameter(s.opcode)):
             return self.parameter
         if any(name in self.blocks for item in s.operands for name in item[1:2]):
@@ -123,6 +136,13 @@ class _Simplifier:
 
     def nothing(self, s: Statement) -> Iterator[Statement | Label]:
         return iter(())
+
+    def workspace(self, s: Statement) -> Iterator[Statement | Label]:
+        """Read the upper (%envreg1) or lower half of the address of a cooperative grid's workspace."""
+        move, address, other = names.move("b64"), self.register("b64"), self.register("b32")
+        low, high = (s.operands[0], other)[:: -1 if s.operands[1][1] == "%envreg1" else 1]
+        yield Statement(move, (address, ("name", GRID)), None, s.loc)
+        yield Statement(move, (("group", low, high), address), s.guard, s.loc)
 
     # -- parameters in memory ----------------------------------------------------------------------
 
@@ -284,17 +304,26 @@ class _Simplifier:
         yield replace(s, operands=(("name", "_"), address, *rest))
 
     def belongs(self, s: Statement) -> Iterator[Statement | Label]:
-        """Test whether a generic address lies in the shared window (`isspacep`)."""
+        """Test whether a generic address lies in a state space (`isspacep`)."""
         space = s.opcode.rpartition(".")[2].split("::")[0]
         into, address = s.operands
-        steps, _, distance = self.offset(s, address)
-        yield from steps
-        if space in ("shared", "global"):
-            relation = "lt" if space == "shared" else "ge"
+        if space == "local":
+            offsets, size = local_layout(self.function)
+            distance = address
+            if offsets:
+                first: Item = ("name", next(iter(offsets)))
+                start, distance = self.register("b64"), self.register("b64")
+                yield Statement(names.move("b64"), (start, first), None, s.loc)
+                yield Statement(_SUB, (distance, address, start), None, s.loc)
+            operands = (into, distance, _number(size))
+        elif space in ("shared", "global"):
+            steps, _, distance = self.offset(s, address)
+            yield from steps
             operands = (into, distance, _number(1 << 32))
-            yield Statement(names.compare(relation, dtypes.u64), operands, s.guard, s.loc)
         else:
-            raise UnsupportedSyntax(f"{s.opcode}: only shared and global memory are told apart", s.loc)
+            raise UnsupportedSyntax(f"{s.opcode}: shared, global and local memory are told apart", s.loc)
+        relation = "ge" if space == "global" else "lt"
+        yield Statement(names.compare(relation, dtypes.u64), operands, s.guard, s.loc)
 
     def mapped(self, s: Statement) -> Iterator[Statement | Label]:
         into, address, rank = s.operands

@@ -121,6 +121,10 @@ class Text:
     functions: dict[str, Function] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
 
+    def address_of(self, function: str) -> int:
+        """Return the number that stands for the address of a device function."""
+        return 16 * (1 + list(self.functions).index(function))
+
 
 def number_of(text: str, bits: int = 32) -> int:
     """Return the integer of a token, or the image of its floating-point number in 32 or 64 `bits`."""
