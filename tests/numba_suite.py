@@ -1,7 +1,7 @@
 """numba-cuda's tests in emulation: `python -m tests.numba_suite [tests of pytest and its options]`.
 
 Without tests: all of numba.cuda.tests.cudapy, in a random order, so that a part of a run is a sample. They
-need the package filecheck. Every process of Python that a test starts launches in emulation, too.
+need the packages cffi and filecheck. Every process of Python that a test starts launches in emulation, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 
 SITE = """
+import sys
+import numba.cuda.tests
 from tensorcore_dsl import ptx
+sys.modules["cuda.tests"] = numba.cuda.tests  # pytest calls the tests' modules so
 on_cpu = ptx.numba_on_cpu()
 on_cpu.__enter__()
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -252,9 +253,57 @@ def test_functions_of_cuda_are_linked(tmp_path, reports):
     assert np.array_equal(x, 3 * np.arange(32))
 
 
+def test_managed_memory(reports):
+    x = cuda.managed_array(100, np.float32)
+    x[:], out = np.arange(100), np.zeros(1, np.float32)
+    total[1, 128](x, out)
+    assert out[0] == 4950
+
+
+def test_cooperative_grids(reports):
+    @cuda.jit
+    def reversed_twice(x: Any) -> None:
+        i = cuda.grid(1)
+        for _ in range(2):
+            value = x[x.size - 1 - i]
+            cuda.cg.this_grid().sync()
+            x[i] = value + 1
+            cuda.cg.this_grid().sync()
+
+    x = np.arange(64)
+    reversed_twice[4, 16](x)
+    assert np.array_equal(x, np.arange(64) + 2)
+
+
+def test_arrays_made_in_a_kernel(reports):
+    """Numba allocates them from the heap, and releases them through a pointer to a function."""
+
+    @cuda.jit
+    def doubled(x: Any) -> None:
+        y = np.empty(2, np.float64)
+        y[:] = x[cuda.grid(1)]
+        x[cuda.grid(1)] = y[0] + y[1]
+
+    with mock.patch.object(numba_cuda("numba.cuda.core.config"), "CUDA_ENABLE_NRT", True):
+        x = np.arange(8.0)
+        doubled[1, 8](x)
+    assert np.array_equal(x, 2 * np.arange(8.0))
+
+
+def test_a_launch_that_breaks_a_bound(reports):
+    @cuda.jit(launch_bounds=64)
+    def bounded() -> None:
+        pass
+
+    bounded[1, 64]()
+    with pytest.raises(tc.LaunchError, match="CUDA_ERROR_INVALID_VALUE: .* declares .maxntid 64") as error:
+        bounded[1, 65]()
+    assert "CUDAError" in [base.__name__ for base in type(error.value).__mro__]
+
+
 def test_what_the_driver_lacks_is_refused(reports):
-    with pytest.raises(tc.ArgumentError, match="cuMemAllocManaged of CUDA's driver is not emulated"):
-        cuda.managed_array(8)
+    with pytest.raises(tc.ArgumentError, match="cuIpcGetMemHandle of CUDA's driver is not emulated"):
+        cuda.to_device(np.zeros(8)).get_ipc_handle()
     with pytest.raises(tc.ArgumentError, match="8 bytes at 0x.* are in no allocation"):
         cuda.current_context().device.primary_context.memalloc(4).memset(0, 8)
 

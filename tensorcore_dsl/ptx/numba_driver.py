@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from itertools import count
 from math import prod
 from pathlib import Path
@@ -26,7 +27,7 @@ from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_of
 from tensorcore_dsl.dtypes import named
 from tensorcore_dsl.environment.numba_cuda import numba_cuda
-from tensorcore_dsl.errors import ArgumentError, public
+from tensorcore_dsl.errors import ArgumentError, LaunchError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.core.residency import limits, multiprocessors
 from tensorcore_dsl.interpreter.memory.global_memory import allocation_of, base_of
@@ -107,6 +108,17 @@ def _with_lines(compiled: Callable[..., Any]) -> Callable[..., Any]:
     return compile_cuda
 
 
+def _without_lines(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's compiler for links with other code, whose lines nvJitLink refuses next to those of Numba."""
+
+    def get_ltoir(library: Any, cc: Any = None) -> Any:
+        texts = [text.replace('!"Debug Info Version"', '!"Lines"') for text in library.llvm_strs]
+        with mock.patch.object(library, "_llvm_strs", texts):
+            return original(library, cc)
+
+    return get_ltoir
+
+
 def _view(arrays: Any) -> Callable[..., tuple[Any, bool]]:
     """How Numba sees an array that is an argument of a launch: copied to the device if it is the host's."""
     original = arrays._to_strided_memory_view
@@ -154,6 +166,7 @@ class Driver:
         arrays = numba_cuda("numba.cuda.cudadrv.devicearray")
         dispatcher = numba_cuda("numba.cuda.dispatcher")
         library = numba_cuda("numba.cuda.codegen").CUDACodeLibrary
+        memory = numba_cuda("numba.cuda.memory_management.nrt")
         real = vars(bridge.driver)
         bridge._logger = bridge.make_logger()  # which Numba makes only where it finds a driver
         with ExitStack() as stack:
@@ -164,7 +177,11 @@ class Driver:
                 (arrays, "_to_strided_memory_view", _view(arrays)),
                 (arrays, "_make_strided_memory_view", self.host_view),
                 (library, "get_cufunc", self.loaded(library.get_cufunc)),
+                (library, "get_ltoir", _without_lines(library.get_ltoir)),
                 (dispatcher, "launch", self.launch),
+                (dispatcher, "LaunchConfig", SimpleNamespace),  # cuda.core's asks for a device
+                (memory, "launch", self.launch),
+                (memory, "_Linker", _linker(bridge._Linker, self.arch)),
                 (dispatcher, "compile_cuda", _with_lines(dispatcher.compile_cuda)),
             ):
                 stack.enter_context(mock.patch.object(owner, name, value))
@@ -246,20 +263,37 @@ class Driver:
     def free(self, address: int) -> None:
         self.arrays[allocation_of(address)] = np.zeros(0, np.uint8)
 
+    def on_device(self, address: Any) -> int:
+        """The address on the device of memory that the host shares with it, and other numbers as they are."""
+        number = _whole(address)
+        for host, place in self.places.items():
+            if isinstance(host, int) and host <= number < host + self.host[host].size:
+                return place + number - host
+        return number
+
     def bytes_at(self, address: Any, size: int) -> np.ndarray:
         """Memory from an address on."""
-        index = allocation_of(_whole(address))
+        place = self.on_device(address)
+        index = allocation_of(place)
         array = self.arrays[index] if 0 <= index < len(self.arrays) else np.zeros(0, np.uint8)
-        offset = _whole(address) - base_of(index)
-        if not 0 <= offset <= array.size - size:
+        offset = place - base_of(index)
+        if size and not 0 <= offset <= array.size - size:
             raise ArgumentError(f"{size} bytes at {_whole(address):#x} are in no allocation of the device")
         return array[offset : offset + size]
 
     def cuMemAlloc(self, size: int) -> Any:
         return self.binding.CUdeviceptr(self.place(np.zeros(max(size, 1), np.uint8)))
 
+    def cuMemAllocManaged(self, size: int, flags: int) -> Any:
+        host = self.cuMemHostAlloc(size, flags)
+        self.cuMemHostGetDevicePointer(host, flags)
+        return self.binding.CUdeviceptr(host)
+
     def cuMemFree(self, address: Any) -> None:
-        self.free(_whole(address))
+        if _whole(address) in self.host:
+            self.cuMemFreeHost(_whole(address))
+        else:
+            self.free(_whole(address))
 
     def cuMemGetInfo(self) -> tuple[int, int]:
         return MEMORY - sum(array.size for array in self.arrays), MEMORY
@@ -348,25 +382,37 @@ class Driver:
 
     def launch(self, stream: Any, config: Any, kernel: Any, *arguments: Any) -> None:
         ptx: PtxKernel = kernel.handle
-        if config.is_cooperative:
-            raise ArgumentError(f"{ptx.name}: launches of cooperative grids are not emulated")
-        values = [_value(x, p.type) for x, p in zip(arguments, ptx.function.params, strict=True)]
+        values = [self.value(x, p.type) for x, p in zip(arguments, ptx.function.params, strict=True)]
         launch = ptx.emulator(checks=self.checks).configured(
-            config.grid, config.block, shared_bytes=config.shmem_size if ptx.ir.dynamic else 0
+            config.grid,
+            config.block,
+            shared_bytes=config.shmem_size if ptx.ir.dynamic else 0,
+            cooperative=config.is_cooperative,
         )
         with self.lock:
-            self.reports.append(launch(*values, memory=self.arrays))
+            try:
+                self.reports.append(launch(*values, memory=self.arrays))
+            except LaunchError as error:
+                raise _launch_error()(f"CUDA_ERROR_INVALID_VALUE: {error.message}", error.loc) from None
+
+    def value(self, x: Any, kind: str) -> Any:
+        """An argument of a launch as a parameter of some type in PTX."""
+        x, dtype = getattr(x, "value", x), named(kind)
+        if dtype.kind == "f":
+            return float(x)
+        return (self.on_device(int(x)) if dtype.bits == 64 else int(x)) % (1 << dtype.bits)
+
+
+@functools.cache
+def _launch_error() -> type[LaunchError]:
+    """A LaunchError that is an error of cuda.core, too, for programs that catch those."""
+    cuda_error = import_module("cuda.core._utils.cuda_utils").CUDAError
+    return type("LaunchError", (LaunchError, cuda_error), {"__module__": LaunchError.__module__})
 
 
 def _memory(address: Any, size: int) -> np.ndarray:
     """Memory of the host."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(_whole(address)))
-
-
-def _value(x: Any, kind: str) -> Any:
-    """An argument of a launch as a parameter of some type in PTX."""
-    x, dtype = getattr(x, "value", x), named(kind)
-    return float(x) if dtype.kind == "f" else int(x) % (1 << dtype.bits)
 
 
 class _Code:
@@ -399,13 +445,17 @@ def _linker(original: Any, arch: Arch) -> Any:
 
         def add_cu(self, source: str | bytes, name: str = "<cudapy-cu>") -> None:
             text = source.decode() if isinstance(source, bytes) else source
-            include = [Path(numba_cuda().__file__).parent / "include" / "13"]
+            folder = Path(numba_cuda().__file__).parent
+            include = [folder / "include" / "13", folder / "memory_management"]
             self.add_ptx(ptx_of(text, name, arch.name, include, ["-rdc=true"]).encode(), name)
 
         def complete(self) -> _Code:
-            kinds = {code.code_type for code in self._object_codes} - {"ptx"}
-            if kinds:
-                raise ArgumentError(f"{', '.join(kinds)} is linked; emulation runs PTX and CUDA C++")
-            return _Code(linked([code.code.decode() for code in self._object_codes]), arch)
+            texts = []
+            for code in self._object_codes:
+                if code.code_type == "ptx":
+                    texts.append(code.code.decode())
+                elif "cudadevrt" not in str(code.name):  # `system_library` has its functions
+                    raise ArgumentError(f"{code.code_type} is linked; emulation runs PTX and CUDA C++")
+            return _Code(linked(texts), arch)
 
     return Linker
