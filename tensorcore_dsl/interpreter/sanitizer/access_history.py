@@ -12,6 +12,14 @@ granule has two codes of 32 bits: its last writes, and its reads since then. A c
     serial << 6 | MANY      weak reads or strong writes by several clusters, in a kernel whose
                             clusters cannot wait for each other
 
+A line is 32 granules. Its codes stand for those of its granules:
+
+    a code as above         all granules have it
+    serial << 6 | ROW + n   each granule was accessed by one lane of a warp, whose lanes access
+                            adjacent words. A word has 2**s granules, where 2**s <= n + 1 < 2**(s + 1),
+                            and the line is number n + 1 - 2**s of its access
+    APART                   the granules have codes of their own
+
 Chains are lists of immutable nodes, which granules share. An access is checked against the codes of
 its granules: each access there must be known to the thread (`vector_clocks`), be its own, or not be
 in conflict. Then it takes their place; accesses that it does not know stay in the chain. Accesses
@@ -30,12 +38,13 @@ from tensorcore_dsl.interpreter.core.native import compiled, inlined, lowest_bit
 peek8, peek32, peek64 = native.peek8, native.peek32, native.peek64
 poke32, poke64 = native.poke32, native.poke64
 
-LANE_BITS, ALL, ASYNC, CHAIN, MANY = 6, 32, 33, 34, 35
+LANE_BITS, ALL, ASYNC, CHAIN, MANY, ROW, APART = 6, 32, 33, 34, 35, 36, 63
 KIND = (1 << LANE_BITS) - 1
 PAGE_BITS = 12  # serial numbers are handed out to chunks in pages
 WARP_BITS = 13  # bits of `who` that hold the warp of the chunk; the rest is the step
 WARP_MASK = (1 << WARP_BITS) - 1
 SERIALS = 1 << 26
+LINE_BITS = 5
 NODE_ROOM = 1 << 23
 MEMO = 1 << 12
 FULL = 0xFFFFFFFF
@@ -49,7 +58,7 @@ CHECK, NOTE = 1, 2  # what to do with an access
 # access was made by another cluster, so that only messages tell.
 WROTE, READ, TOGETHER, UNFENCED_WRITE, UNFENCED_READ, ASK = 1, 2, 3, 4, 5, 8
 WHAT, THREAD, PLACE, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
-POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns of `places`
+POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = range(7)  # of `places`
 
 # What the compiled functions see of the history, as one array of int64: numbers, and the real
 # addresses of arrays. NEXT, END: the next serial number and the end of the page. WHO: uint32 by
@@ -353,39 +362,93 @@ def _elsewhere(h: Any, serial: int, thread: int) -> bool:
     return different
 
 
+@inlined
+def code_of(place: Any, granule: int, item: int) -> int:
+    """The code of a granule: of its writes (item 0) or reads (1)."""
+    code = int(peek32(place[POINTER_LINES] + 8 * (granule >> LINE_BITS) + 4 * item))
+    if code == APART:
+        code = int(peek32(place[POINTER_WRITES + item] + 4 * granule))
+    elif code & KIND >= ROW:
+        code = _of_row(code, granule & 31)
+    return code
+
+
+@inlined
+def _of_row(code: int, granule: int) -> int:
+    """The code of a granule of a line that a row of lanes has accessed."""
+    number, shift = (code & KIND) - ROW + 1, 0
+    while number >> shift > 1:
+        shift += 1
+    lane = (number << LINE_BITS) + granule >> shift & 31
+    single: int = code & ~KIND | lane
+    return single
+
+
+@compiled
+def look_up(place: Any, item: int, granules: Any, codes: Any) -> None:
+    """Set the `codes` of granules: of their writes (item 0) or reads (1)."""
+    for i in range(granules.size):
+        codes[i] = code_of(place, granules[i], item)
+
+
+@inlined
+def open_lines(place: Any, first: int, last: int) -> None:
+    """Give the granules from `first` to `last` codes of their own."""
+    for line in range(first >> LINE_BITS, (last >> LINE_BITS) + 1):
+        at = place[POINTER_LINES] + 8 * line
+        if int(peek64(at)) != APART << 32 | APART:
+            _open_line(at, place[POINTER_WRITES] + 128 * line)
+            _open_line(at + 4, place[POINTER_READS] + 128 * line)
+
+
+@compiled
+def _open_line(line: int, codes: int) -> None:
+    code = int(peek32(line))
+    if code != APART and code & KIND < ROW:
+        native.fill32(codes, code, 0)
+    elif code != APART:
+        for granule in range(32):
+            poke32(codes + 4 * granule, np.uint32(_of_row(code, granule)))
+    poke32(line, np.uint32(APART))
+
+
 @compiled
 def touch(
     h: Any,
     by: Any,
     kind: int,
     todo: int,
-    writes: int,
-    reads: int,
+    place: Any,
     first: int,
     last: int,
-    shift: int,
     serial: int,
     lanes: int,
     vector: int,
 ) -> int:
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
-    writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation. vector: not
+    place: (ITEMS,). lanes: 0 for an asynchronous operation. vector: not
     ORDER if accesses through the generic proxy must have been fenced: writes before any access,
     reads before a write.
     """
     stores = kind in (STORE, STRONG_STORE)
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
-    for granule in range(first, last + 1):
-        at = 4 * granule
-        wrote = int(peek32(writes + at))
-        read = int(peek32(reads + at))
+    granule, writes, reads, lines = first, place[POINTER_WRITES], place[POINTER_READS], place[POINTER_LINES]
+    while granule <= last:
+        line = lines + 8 * (granule >> LINE_BITS)
+        at, at_reads, count = line, line + 4, 32
+        even = max(int(peek32(line)) & KIND, int(peek32(line + 4)) & KIND) < ROW
+        if granule & 31 != 0 or last - granule < 31 or not even:
+            open_lines(place, granule, granule)
+            at, at_reads, count = writes + 4 * granule, reads + 4 * granule, 1
+        wrote = int(peek32(at))
+        read = int(peek32(at_reads))
         if wrote != seen_writes or (read != seen_reads and stores):
-            place = granule << shift
+            offset = granule << place[SHIFT]
             if todo & CHECK:
-                if wrote != 0 and examine(h, by, wrote, WROTE, place, vector, read):
+                if wrote != 0 and examine(h, by, wrote, WROTE, offset, vector, read):
                     return 1
-                if stores and read != 0 and examine(h, by, read, READ, place, vector, 0):
+                if stores and read != 0 and examine(h, by, read, READ, offset, vector, 0):
                     return 1
             if stores and todo & NOTE:
                 new_reads = 0
@@ -393,7 +456,7 @@ def touch(
                     new_writes = added(h, by, wrote, serial, lanes)
                     new_reads = read
                 elif wrote >> LANE_BITS == serial and wrote & KIND != CHAIN and lanes != 0 and todo & CHECK:
-                    report(h, TOGETHER, by.thread, place, serial, lanes)
+                    report(h, TOGETHER, by.thread, offset, serial, lanes)
                     return 1
                 else:
                     new_writes = prepend(h, serial, lanes & -lanes, 0)
@@ -402,8 +465,9 @@ def touch(
         seen_writes, seen_reads = wrote, read
         if todo & NOTE:
             if stores:
-                poke32(writes + at, np.uint32(new_writes))
-            poke32(reads + at, np.uint32(new_reads))
+                poke32(at, np.uint32(new_writes))
+            poke32(at_reads, np.uint32(new_reads))
+        granule += count
     return 0
 
 
@@ -420,8 +484,7 @@ def touch_ranges(
         start = int(starts[i])
         if start < 0 or start + size > place[LIMIT]:
             continue
-        writes, reads, last = place[POINTER_WRITES], place[POINTER_READS], start + size - 1 >> shift
-        if touch(h, by, kind, todo, writes, reads, start >> shift, last, shift, serial, 0, vector):
+        if touch(h, by, kind, todo, place, start >> shift, start + size - 1 >> shift, serial, 0, vector):
             return 1
     return 0
 

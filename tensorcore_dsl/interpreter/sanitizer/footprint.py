@@ -87,12 +87,9 @@ class Footprint:
             last = np.minimum(starts[which] + size, named.high) - 1 - region.low >> shift
             for step in range(int((last - (low >> shift)).max()) + 1):
                 granules = np.minimum((low >> shift) + step, last)
-                for codes, wrote in ((region.writes, True), (region.reads, False)):
-                    if not (wrote or reads):
-                        continue
-                    for i, serial, lanes, unfenced in self._conflicts(
-                        codes[granules], strong, acquired, vector
-                    ):
+                for item, wrote in enumerate((True, False)[: 1 + reads]):
+                    codes = region.codes(granules, item)
+                    for i, serial, lanes, unfenced in self._conflicts(codes, strong, acquired, vector):
                         real = region.low + (int(granules[i]) << shift)
                         return Hit(int(which[i]), real, serial, lanes, wrote, unfenced)
         return None

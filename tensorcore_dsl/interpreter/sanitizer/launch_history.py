@@ -152,7 +152,7 @@ class LaunchHistory:
                 self.pages = self.used_nodes = 1
                 self.signals = Signals()
                 for region in self.regions:
-                    region.writes[:] = region.reads[:] = 0
+                    region.clear()
             first, end = self.pages, self.pages + pages
             self.owner[first:end] = chunk
             self.pages = end

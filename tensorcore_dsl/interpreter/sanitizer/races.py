@@ -8,7 +8,6 @@ and awaited.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -25,7 +24,7 @@ from tensorcore_dsl.interpreter.sanitizer import race_report
 from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunches
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
-from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
+from tensorcore_dsl.interpreter.sanitizer.regions import Codes
 from tensorcore_dsl.interpreter.sanitizer.swizzles import Swizzles
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     FENCED_GLOBAL,
@@ -71,18 +70,15 @@ class Races(HappensBefore):
             launch.chunks.append(self)
             self.turn = launch.turn
         shift, ctas = launch.shared_shift, geometry.ctas
-        cells = -(-max(storage.size, CHUNK) >> shift) + 1
-        self.writes, self.reads = np.zeros((2, ctas, cells), np.uint32)
+        self.codes, self.life = Codes(ctas, storage.size, shift), Codes(ctas, LIFE, 2)
         self.tiles = SharedTiles(program.kernel.tiles)
         self.swizzles = Swizzles(chunk, storage, shift) if program.kernel.mixed_swizzles else None
-        self.found = np.zeros((history.ROOM, history.COLUMNS), np.int64)
+        self.found = np.empty((history.ROOM, history.COLUMNS), np.int64)
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
-        self.life = np.zeros((2, ctas, 1), np.uint32)
         self.early = EarlierLaunches(self)
-        self.lives = _places(self.life[0], self.life[1], 2, LIFE)
-        shared = _places(self.writes, self.reads, shift, storage.size)
-        self.places = {history.OWN: shared, history.GLOBAL: self._arrays()}
+        self.lives = self.life.places()
+        self.places = {history.OWN: self.codes.places(), history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
         for device, known in enumerate(launch.earlier_known):
@@ -111,11 +107,11 @@ class Races(HappensBefore):
         return book
 
     def _arrays(self) -> np.ndarray:
-        rows = []
+        rows, nothing = [], np.zeros((1, history.ITEMS), np.int64)
         for _, size, real, _ in self.table:
             region = self.launch.region(int(real)) if size else None
-            rows.append(region.place(int(real) - region.low) if region else (0, 0, 0, 0, 0))
-        return np.array(rows, np.int64)
+            rows.append(region.places(int(real) - region.low) if region else nothing)
+        return np.concatenate(rows)
 
     def _prepare(self, count: int) -> np.ndarray:
         """The book for compiled functions, with room for `count` serial numbers."""
@@ -140,8 +136,9 @@ class Races(HappensBefore):
     def _forget(self) -> None:
         """All serial numbers were used up: begin again, without what was accessed before."""
         self.turn = self.launch.turn
-        self.writes[:] = self.reads[:] = 0
-        self.memo[:] = self.life[:] = 0
+        self.codes.clear()
+        self.life.clear()
+        self.memo.fill(0)
         self.clocks.reset()
         self.early.end()
         self.inits.clear()
@@ -330,9 +327,10 @@ class Races(HappensBefore):
         which = (address >> 40) - 1
         place = self.places[history.GLOBAL][which]
         offset = address - int(self.table[which][0]) + int(place[history.ORIGIN])
-        granule = int(place[history.POINTER_WRITES]) + 4 * (offset >> int(place[history.SHIFT]))
+        code = np.empty(1, np.int64)
+        history.look_up(place, 0, np.array([offset >> int(place[history.SHIFT])]), code)
         found: dict[str, None] = {}
-        for serial, _ in history.entries(self.book, ctypes.c_uint32.from_address(granule).value):
+        for serial, _ in history.entries(self.book, int(code[0])):
             names = self.launch.chunks[int(self.launch.owner[serial // PAGE])].names
             step = int(self.launch.who[serial]) >> history.WARP_BITS
             block = names.block_name(self.warp_of(serial) * WARP // names.group)
@@ -394,7 +392,7 @@ class Races(HappensBefore):
         region = self.launch.region(int(starts[0])) if len(starts) and size else None
         if region is None:
             return None
-        place = np.array(region.place(0), np.int64)
+        place = region.places()[0]
         step = int(self.launch.who[serial]) >> history.WARP_BITS
         strong = int(self.launch.strong[step]) if reduces else 0
         if not self.early.over and vector == FENCED_GLOBAL:
@@ -475,7 +473,7 @@ class Races(HappensBefore):
         group = self.chunk.group
         rows = np.unique(self.clocks.rows.row_of[cta * group : (cta + 1) * group])
         known = self.clocks.rows.known[ORDER, rows].max(axis=0)
-        for serial, lanes in history.entries(self.book, int(self.life[1, cta, 0])):
+        for serial, lanes in history.entries(self.book, int(self.life.codes(np.zeros(1), 1, cta)[0])):
             warp = self.warp_of(serial)
             columns = [warp * WARP % self.width + i for i in range(WARP) if lanes >> i & 1]
             if (known[columns] < serial).any():
@@ -536,12 +534,3 @@ class Races(HappensBefore):
                 f"it was initialised: {advice.FENCE_MBARRIER_INIT} (or {advice.FENCE_PROXY_ASYNC}) "
                 "by the same thread must come before the threads meet"
             )
-
-
-def _places(writes: np.ndarray, reads: np.ndarray, shift: int, size: int) -> np.ndarray:
-    """The rows that say where the codes of (CTAs, granules) are, of `size` bytes a CTA."""
-    rows = np.zeros((len(writes), history.ITEMS), np.int64)
-    for item, codes in ((history.POINTER_WRITES, writes), (history.POINTER_READS, reads)):
-        rows[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(len(codes))
-    rows[:, history.SHIFT], rows[:, history.LIMIT] = shift, size
-    return rows

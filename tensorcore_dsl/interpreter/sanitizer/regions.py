@@ -9,22 +9,51 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.sanitizer import access_history as history
 
 GRANULE = 4  # bytes, at most
 CHUNK = 16  # bytes; no asynchronous operation accesses less
 
 
-class Region:
+class Codes:
+    """The codes of the granules of `count` memories of `size` bytes.
+
+    lines: (memories, lines, 2), codes of writes and reads. granules: (2, memories, granules), whose
+    lines say which of them hold anything.
+    """
+
+    def __init__(self, count: int, size: int, shift: int) -> None:
+        self.size, self.shift = size, shift
+        lines = (-(-size >> shift) >> history.LINE_BITS) + 1
+        self.lines = memory_pool.zeros((count, lines, 2), np.uint32)
+        self.granules = memory_pool.empty((2, count, lines << history.LINE_BITS), np.uint32)
+
+    def places(self, origin: int = 0) -> np.ndarray:
+        """(memories, ITEMS), where the codes are. origin: of what starts at this byte."""
+        rows = np.zeros((len(self.lines), history.ITEMS), np.int64)
+        writes, reads = self.granules
+        for item, codes in enumerate((writes, reads, self.lines)):
+            rows[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(len(codes))
+        rows[:, history.SHIFT :] = self.shift, self.size, origin
+        return rows
+
+    def codes(self, granules: np.ndarray, item: int, memory: int = 0) -> np.ndarray:
+        """The codes of granules of a memory: of writes (item 0) or reads (1)."""
+        found = np.empty(len(granules), np.int64)
+        history.look_up(self.places()[memory], item, np.asarray(granules, np.int64), found)
+        return found
+
+    def clear(self) -> None:
+        """Forget all accesses."""
+        self.lines.fill(0)
+
+
+class Region(Codes):
     """A stretch of global memory: real addresses from `low` on, and the codes of its granules."""
 
     def __init__(self, low: int, high: int, shift: int) -> None:
-        self.low, self.size, self.shift = low, high - low, shift
-        count = -(-self.size >> shift) + 1
-        self.writes, self.reads = memory_pool.zeros((2, count), np.uint32)
-
-    def place(self, origin: int) -> tuple[int, ...]:
-        """A row of `places` for what starts at byte `origin`."""
-        return (self.writes.ctypes.data, self.reads.ctypes.data, self.shift, self.size, origin)
+        super().__init__(1, high - low, shift)
+        self.low = low
 
 
 def granule_bits(program: Program, shared: bool) -> int:

@@ -15,9 +15,11 @@ from tensorcore_dsl.interpreter.core.native import (
     peek32,
     peek64,
     poke32,
+    poke64,
 )
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
     ALL,
+    APART,
     ASYNC,
     CHECK,
     CHUNK,
@@ -26,8 +28,10 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     FULL,
     GLOBAL,
     KIND,
+    KNOWN,
     LANE_BITS,
     LIMIT,
+    LINE_BITS,
     LOAD,
     MANY,
     NEXT,
@@ -37,8 +41,11 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     OWN,
     OWNER,
     PAGE_BITS,
+    POINTER_LINES,
     POINTER_READS,
     POINTER_WRITES,
+    ROW,
+    ROW_BYTES,
     ROW_OF,
     SHIFT,
     SINCE,
@@ -47,12 +54,14 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     TOGETHER,
     WARP_BITS,
     WARP_MASK,
+    WARPS,
     WHO,
     Actor,
     added,
     first_of,
     joins_chain,
     linked,
+    open_lines,
     order_of,
     report,
     touch,
@@ -127,19 +136,16 @@ def touches_line(h: Any, where: Any, kind: int, step: int, address: int, first: 
         return False
     serial = h[NEXT]
     poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
-    if not _touch_row(
-        h,
-        kind,
-        places[which, POINTER_WRITES] + 4 * (offset >> shift),
-        places[which, POINTER_READS] + 4 * (offset >> shift),
-        size >> shift,
-        serial,
-        first,
-        memory != GLOBAL,
-    ):
-        return False
-    h[NEXT] += 1
-    return True
+    granule, each, local = offset >> shift, size >> shift, memory != GLOBAL
+    at = places[which, POINTER_LINES] + 8 * (granule >> LINE_BITS)
+    done = granule & 31 == 0 and each <= 8 and _touch_lines(h, kind, at, each, serial, first, local)
+    if not done:
+        open_lines(places[which], granule, granule + 32 * each - 1)
+        writes = places[which, POINTER_WRITES] + 4 * granule
+        reads = places[which, POINTER_READS] + 4 * granule
+        done = _touch_row(h, kind, writes, reads, each, serial, first, local)
+    h[NEXT] += int(done)
+    return done
 
 
 @compiled
@@ -187,10 +193,11 @@ def touch_warp(  # noqa: PLR0915
         shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
         start, end = offset >> shift, offset + size - 1 >> shift
         writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
+        open_lines(places[which], start, end)
         alone, by = plain and lanes == 1 << lane, Actor(lanes, thread, here, strong, local)
         if alone and _touch_known(h, by, kind, notes, writes, reads, start, end, serial):
             continue
-        if touch(h, by, kind, todo, writes, reads, start, end, shift, serial, lanes, 0):
+        if touch(h, by, kind, todo, places[which], start, end, serial, lanes, 0):
             return 1
     return 0
 
@@ -200,6 +207,45 @@ def _know_the_same(h: Any, first: int) -> bool:
     """Have the lanes of a warp seen the same accesses?"""
     same: bool = native.has_stride64(h[ROW_OF] + 8 * first, 0)
     return same
+
+
+@compiled
+def _touch_lines(h: Any, kind: int, lines: int, each: int, serial: int, first: int, local: bool) -> bool:
+    """`_touch_known` for all lanes of a warp, which access `each` whole lines.
+
+    lines: address of their codes, which are of the same kind, or known to all threads.
+    """
+    row, good, floor = int(peek64(h[ROW_OF] + 8 * first)), True, 0
+    if local:
+        floor = min(int(peek32(h[FLOOR] + 4 * row)), h[SINCE])
+    for part in range(each):
+        wrote, read = int(peek32(lines + 8 * part)), int(peek32(lines + 8 * part + 4))
+        good = good and _line_is_known(h, wrote, ROW + each - 1 + part, floor, first, local)
+        if kind == STORE or read & KIND != MANY:
+            good = good and _line_is_known(h, read, ROW + each - 1 + part, floor, first, local)
+        if kind == STORE and good and read >> LANE_BITS > floor:
+            step = int(peek32(h[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
+            good = int(peek8(h[STRONG] + step)) != NON_COHERENT
+    for part in range(each if good else 0):
+        at, code = lines + 8 * part, serial << LANE_BITS | ROW + each - 1 + part
+        if kind == STORE:
+            poke64(at, np.uint64(code))
+        elif int(peek32(at + 4)) & KIND != MANY:
+            poke32(at + 4, np.uint32(code))
+    return good
+
+
+@inlined
+def _line_is_known(h: Any, code: int, row: int, floor: int, first: int, local: bool) -> bool:
+    """Do all lanes of a warp know of all accesses of a line?
+
+    row: the kind of the line's code if these lanes accessed the same granules. floor: all threads
+    know of all accesses up to this serial number.
+    """
+    serial, kind = code >> LANE_BITS, code & KIND
+    if serial <= floor and (kind <= ALL or (kind >= ROW and kind != APART)):
+        return True
+    return kind == row and _warp_knows(h, serial << LANE_BITS, first, local)
 
 
 @compiled
@@ -268,16 +314,21 @@ def _fill(codes: int, each: int, code: int) -> None:
 def _warp_knows(h: Any, code: int, first: int, local: bool) -> bool:
     """Is a code that of lane 0 of a warp, and do all lanes of this one know what the same lanes of
     that one did?"""
-    serial, good = code >> LANE_BITS, code & KIND == 0 and code >> LANE_BITS <= h[SINCE]
-    if good and int(peek32(h[WHO] + 4 * serial)) & WARP_MASK == first // 32:
-        good = int(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) == h[CHUNK]
-        if good:
-            return True
-    row = int(peek64(h[ROW_OF] + 8 * first))
-    for lane in range(32):
-        by = Actor(1 << lane, first + lane, row, 0, local)
-        good = good and order_of(h, by, serial, 1 << lane, 0) == 1
-    return good
+    serial, row = code >> LANE_BITS, int(peek64(h[ROW_OF] + 8 * first))
+    if code & KIND != 0 or serial > h[SINCE]:
+        return False
+    if local and serial <= int(peek32(h[FLOOR] + 4 * row)):
+        return True
+    warp, warps = int(peek32(h[WHO] + 4 * serial)) & WARP_MASK, h[WARPS]
+    if not local and int(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+        return False
+    if warp == first // 32:
+        return True
+    if warp // warps != first // 32 // warps:
+        return False
+    known = h[KNOWN] + row * h[ROW_BYTES] + 4 * (warp % warps * 32)
+    knows: bool = native.min32(known) >= serial
+    return knows
 
 
 @inlined
