@@ -64,7 +64,7 @@ class Races(HappensBefore):
         fences = any(s.instr is not None and s.instr.fences_proxies for s in program.steps)
         asynchronous = program.asynchronous or program.reads_shared or fences
         full = chunk.threads_per_cta * self.peers
-        super().__init__(VectorClocks(chunk.threads, width, full, 3 if asynchronous else 1))
+        super().__init__(VectorClocks(chunk.threads, width, full, 3 if asynchronous else 1, launch.devices))
         with launch.lock:
             self.number = len(launch.chunks)
             launch.chunks.append(self)
@@ -82,7 +82,7 @@ class Races(HappensBefore):
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
         for device, known in enumerate(launch.earlier_known):
-            self.clocks.start(slice(device, geometry.ctas // self.peers, launch.devices), known)
+            self.clocks.start(device, known)
         # mbarriers that nobody has fenced yet: the thread that has initialised them
         self.unfenced: dict[tuple[int, int], int] = {}
         self.met_cluster = np.zeros(chunk.threads, np.bool_)  # they have passed its barrier

@@ -55,24 +55,24 @@ class VectorClocks:
     """The vector clocks of all threads of a chunk.
 
     width: threads of a cluster, which are the first columns; full: those that exist. vectors: 1, or
-    3 where the async proxy is used. columns: by cluster, how many columns are in use.
+    3 where the async proxy is used. devices: their clusters take turns; the threads of each begin with
+    one row. columns: by cluster, how many columns are in use.
     """
 
-    def __init__(self, threads: int, width: int, full: int, vectors: int) -> None:
+    def __init__(self, threads: int, width: int, full: int, vectors: int, devices: int) -> None:
         self.threads, self.width, self.full = threads, width, full
-        clusters = threads // width
-        rows = clusters + threads // WARP + 64
+        clusters, rows = threads // width, devices + 64
         self.rows = Rows(
             np.zeros((vectors, rows, width + SPARE * (vectors > 1)), np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.int64),
             np.zeros(rows, np.int64),
-            np.arange(threads) // width,
+            np.repeat(np.arange(clusters) % devices, width),
             np.arange(rows)[::-1].copy(),
-            np.zeros((threads + 64, 2), np.int64),
-            np.array([rows - clusters, 0]),
+            np.empty((threads + 64, 2), np.int64),
+            np.array([rows - devices, 0]),
         )
-        self.rows.users[:clusters] = width
+        self.rows.users[:devices] = threads // devices
         self.columns = np.full(clusters, width)
         self.sets: list[dict[int, np.ndarray]] = [{}]
         self.kept = 0  # how many of them were in use when they were last counted
@@ -85,7 +85,7 @@ class VectorClocks:
             return
         old = len(rows.floor)
         more = max(old, count)
-        known = np.zeros((rows.known.shape[0], old + more, rows.known.shape[2]), np.uint32)
+        known = np.empty((rows.known.shape[0], old + more, rows.known.shape[2]), np.uint32)
         known[:, :old] = rows.known
         grown = [np.concatenate((a, np.zeros(more, a.dtype))) for a in rows[1:4]]
         stack = np.zeros(old + more, np.int64)
@@ -197,9 +197,9 @@ class VectorClocks:
             foreign = self.sets[int(self.rows.foreign[target])]
             self.rows.foreign[target] = self._number(merged(foreign, others))
 
-    def start(self, clusters: slice, vectors: dict[int, np.ndarray]) -> None:
-        """The threads of clusters know vectors before they start."""
-        self.rows.foreign[clusters] = self._number(vectors)
+    def start(self, device: int, vectors: dict[int, np.ndarray]) -> None:
+        """The threads of a device know vectors before they start."""
+        self.rows.foreign[device] = self._number(vectors)
 
     def common(self, threads: Iterable[int]) -> int:
         """A row of what all of these threads know, to be given back."""
