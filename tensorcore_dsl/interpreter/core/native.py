@@ -99,12 +99,15 @@ def _splat(builder: Any, bits: int, x: Any) -> Any:
     return builder.shuffle_vector(first, nothing, order)
 
 
-@primitive
-def fill32(builder: Any, address: Any, first: Any, step: Any) -> None:
-    """Set the word of each of a warp's lanes, at a real address, to `first` + lane * `step`."""
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(range(LANES)))
-    words = builder.add(_splat(builder, 32, first), builder.mul(lanes, _splat(builder, 32, step)))
-    builder.store(words, _vector(builder, 32, address), align=4)
+def _fill(bits: int) -> Any:
+    @primitive
+    def fill(builder: Any, address: Any, first: Any, step: Any) -> None:
+        """Set the word of each of a warp's lanes, at a real address, to `first` + lane * `step`."""
+        lanes = ir.Constant(ir.VectorType(ir.IntType(bits), LANES), list(range(LANES)))
+        words = builder.add(_splat(builder, bits, first), builder.mul(lanes, _splat(builder, bits, step)))
+        builder.store(words, _vector(builder, bits, address), align=bits // 8)
+
+    return fill
 
 
 def _has_stride(bits: int) -> Any:
@@ -125,6 +128,17 @@ def _has_stride(bits: int) -> Any:
     return has_stride
 
 
+@primitive
+def is_below32(builder: Any, address: Any, limit: Any, most: Any) -> Number:
+    """Is each word of a warp's lanes less than `limit`, and are its lowest 6 bits at most `most`?"""
+    words = builder.load(_vector(builder, 32, address), align=4)
+    low = builder.and_(words, _splat(builder, 32, Number(COUNT, ir.Constant(ir.IntType(64), 63))))
+    below = builder.icmp_unsigned("<", words, _splat(builder, 32, limit))
+    below = builder.and_(below, builder.icmp_unsigned("<=", low, _splat(builder, 32, most)))
+    every = builder.bitcast(below, ir.IntType(LANES))
+    return Number(BOOLEAN, builder.icmp_unsigned("==", every, ir.Constant(every.type, -1)))
+
+
 def _of_lanes(name: str) -> Any:
     @primitive
     def of_lanes(builder: Any, address: Any) -> Number:
@@ -140,6 +154,7 @@ def _of_lanes(name: str) -> Any:
 LANES = 32
 min32, max32, or32 = map(_of_lanes, ("vector.reduce.umin", "vector.reduce.umax", "vector.reduce.or"))
 has_stride32, has_stride64 = map(_has_stride, (32, 64))
+fill32, fill64 = map(_fill, (32, 64))
 
 
 @inlined

@@ -33,6 +33,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     ITEMS,
     LENGTH,
     LOAD,
+    LOGGED,
     NEXT,
     NEXT_NODE,
     NODE_ROOM,
@@ -42,7 +43,15 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     STORE,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
-from tensorcore_dsl.interpreter.sanitizer.word_accesses import Where, touch_warp, touches_line
+from tensorcore_dsl.interpreter.sanitizer.word_accesses import (
+    NODES_OF_A_WARP,
+    Where,
+    logs_load,
+    new_serial,
+    note_loads,
+    touch_warp,
+    touches_row,
+)
 from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
 
 # Words of the record of a chunk's memories: addresses of arrays, and their sizes.
@@ -72,7 +81,6 @@ from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
     WORDS,
 ) = range(23)
 EVERY_LANE = 0xFFFFFFFF
-NODES_OF_A_WARP = 1 << 10  # of the history of accesses
 
 
 def record(ctx: Any) -> np.ndarray:
@@ -185,8 +193,7 @@ def _is_quiet(
     """
     memories = native.array_at(memory, (WORDS,), np.int64)
     h = native.array_at(memories[BOOK], (LENGTH,), np.int64)
-    few = h[NEXT_NODE] + NODES_OF_A_WARP > h[END_NODE] and h[END_NODE] < NODE_ROOM
-    if h[NEXT] >= h[END] or few or (which == GLOBAL and h[EARLIER] != 0):
+    if h[NEXT] >= h[END] or (which == GLOBAL and h[EARLIER] != 0):
         return False
     at, count = memories[OWN_PLACES], memories[CTAS]
     if which == GLOBAL:
@@ -195,13 +202,13 @@ def _is_quiet(
     table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
     kind, where = STORE if stores else LOAD, Where(which, places, table, memories[PEERS], memories[GROUP])
     h[SINCE] = ALWAYS
-    if lanes == EVERY_LANE:
-        address = int(peek32(addresses))
-        even = native.has_stride32(addresses, size)
-        if wide:
-            address, even = int(peek64(addresses)), native.has_stride64(addresses, size)
-        if even and touches_line(h, where, kind, step, address, first, size):
+    if which == OWN:
+        if not stores and logs_load(h, where, step, addresses, lanes, first, size):
             return True
+        note_loads(h, where)
+    few = h[NEXT_NODE] + NODES_OF_A_WARP > h[END_NODE] and h[END_NODE] < NODE_ROOM
+    if few or (which == OWN and h[LOGGED] != 0):
+        return False
     words, at = np.empty(32, np.uint64), addresses
     if not wide:
         at = words.ctypes.data
@@ -209,9 +216,12 @@ def _is_quiet(
             words[lane] = np.uint64(peek32(addresses + 4 * lane))
     # Stores are noted by the detector itself where it has something to report: first, all are
     # checked. To have noted some loads does no harm.
+    serial = new_serial(h, step, first)
+    if touches_row(h, where, kind, serial, at, lanes, first, size):
+        return True
     quiet, todo = True, CHECK if stores else CHECK | NOTE
     while quiet and todo != 0:
-        conflict = touch_warp(h, where, kind, todo, step, at, lanes, first, size)
+        conflict = touch_warp(h, where, kind, todo, serial, at, lanes, first, size)
         quiet = conflict == 0 and h[FOUNDS] == 0
         todo = CHECK | NOTE if todo == CHECK else 0
     h[FOUNDS] = 0

@@ -41,7 +41,7 @@ poke32, poke64 = native.poke32, native.poke64
 LANE_BITS, ALL, ASYNC, CHAIN, MANY, ROW, APART = 6, 32, 33, 34, 35, 36, 63
 KIND = (1 << LANE_BITS) - 1
 PAGE_BITS = 12  # serial numbers are handed out to chunks in pages
-WARP_BITS = 13  # bits of `who` that hold the warp of the chunk; the rest is the step
+WARP_BITS = 14  # bits of `who` that hold the warp of the chunk; the rest is the step
 WARP_MASK = (1 << WARP_BITS) - 1
 SERIALS = 1 << 26
 LINE_BITS = 5
@@ -70,11 +70,15 @@ POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = rang
 # COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `vector_clocks.Rows`, with
 # the bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
 # EARLIER: not 0 while accesses to global memory may meet those of earlier launches. DEVICES: their
-# clusters take turns.
+# clusters take turns. LOG: uint32 rows of loads of warps from shared memory that wait to be noted: LOGGED
+# of them, of which NOTED have been noted.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
 COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
-SINCE, EARLIER, DEVICES, LENGTH = 20, 21, 22, 23
+SINCE, EARLIER, DEVICES, LOG, LOGGED, NOTED, LENGTH = range(20, 27)
 ROOM = 4096
+# Columns of the log. COUNT: 1 if all lanes have the first address, else 32.
+LOG_SERIAL, LOG_LANES, LOG_SIZE, LOG_COUNT, LOG_ADDRESSES = range(5)
+LOG_COLUMNS, LOG_ROOM = LOG_ADDRESSES + 32, 1 << 16
 SIZE_BITS, ATOMIC = 6, 1 << 5
 NON_COHERENT = 255  # in the place of a strength
 CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE, SYSTEM_SCOPE = range(4)

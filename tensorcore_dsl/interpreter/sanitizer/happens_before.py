@@ -59,7 +59,11 @@ class HappensBefore:
         raise NotImplementedError
 
     def _prepare(self, count: int) -> np.ndarray:
-        """The book for compiled functions, with room for `count` serial numbers."""
+        """The book for compiled functions, with room for `count` serial numbers and without a log."""
+        raise NotImplementedError
+
+    def _reserve(self, count: int) -> np.ndarray:
+        """The book, with room for `count` serial numbers and some nodes."""
         raise NotImplementedError
 
     def counter_goal(self, thread: int) -> int | None:
@@ -87,6 +91,9 @@ class HappensBefore:
 
     def meet_ctas(self) -> None:
         """All threads of the chunk have passed a barrier of their CTA."""
+        if self.peers == 1 and not self.chunk.exits:  # nothing can conflict with the loads in the log
+            book = self._reserve(0)
+            book[history.LOGGED] = book[history.NOTED] = 0
         keys = np.where(self.chunk.alive, 0, -1)
         self.mark(self.chunk.mask)
         self.clocks.meet(keys, self.chunk.group, self.now)
@@ -212,6 +219,7 @@ class HappensBefore:
     def observe(self, mask: np.ndarray, column: int, serial: int) -> None:
         """The threads of `mask` know that operations up to `serial` of a column are over."""
         if serial:
+            self._prepare(0)
             count = self.chunk.threads
             self.clocks.observe(mask, np.full(count, column), np.full(count, serial))
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar
@@ -32,7 +33,7 @@ from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     ORDER,
     VectorClocks,
 )
-from tensorcore_dsl.interpreter.sanitizer.word_accesses import Where, touch_words
+from tensorcore_dsl.interpreter.sanitizer.word_accesses import Where, note_loads, touch_words
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
@@ -75,6 +76,7 @@ class Races(HappensBefore):
         self.swizzles = Swizzles(chunk, storage, shift) if program.kernel.mixed_swizzles else None
         self.found = np.empty((history.ROOM, history.COLUMNS), np.int64)
         self.memo = np.zeros(history.MEMO, np.uint32)
+        self.log = memory_pool.empty((history.LOG_ROOM, history.LOG_COLUMNS), np.uint32)
         self.book = self._book(width)
         self.early = EarlierLaunches(self)
         self.lives = self.life.places()
@@ -99,6 +101,7 @@ class Races(HappensBefore):
             (history.STRONG, launch.strong),
             (history.FOUND, self.found),
             (history.ROW_OF, self.clocks.rows.row_of),
+            (history.LOG, self.log),
         ):
             book[item] = array.ctypes.data
         book[history.CHUNK], book[history.COUPLED] = self.number, launch.coupled
@@ -114,7 +117,19 @@ class Races(HappensBefore):
         return np.concatenate(rows)
 
     def _prepare(self, count: int) -> np.ndarray:
-        """The book for compiled functions, with room for `count` serial numbers."""
+        """The book for compiled functions, with room for `count` serial numbers and without a log."""
+        book = self._reserve(count)
+        while book[history.LOGGED]:
+            note_loads(book, self._where(history.OWN))
+            self._reserve(0)
+        book[history.FOUNDS] = 0
+        return book
+
+    def _where(self, memory: int) -> Where:
+        return Where(memory, self.places[memory], self.table, self.peers, self.chunk.group)
+
+    def _reserve(self, count: int) -> np.ndarray:
+        """The book, with room for `count` serial numbers and some nodes."""
         book, launch = self.book, self.launch
         while self.turn != launch.turn or book[history.NEXT] + count > book[history.END]:
             if self.turn != launch.turn:
@@ -130,7 +145,7 @@ class Races(HappensBefore):
             book[history.ROW_BYTES] = 4 * rows.known.shape[2]
             book[history.VECTOR_BYTES] = 4 * rows.known.shape[1] * rows.known.shape[2]
             book[history.FLOOR] = rows.floor.ctypes.data
-        book[history.FOUNDS], book[history.SINCE] = 0, ALWAYS
+        book[history.SINCE] = ALWAYS
         return book
 
     def _forget(self) -> None:
@@ -144,7 +159,7 @@ class Races(HappensBefore):
         self.inits.clear()
         self.fenced_inits.clear()
         self.operations.clear()
-        self.book[history.NEXT_NODE] = self.book[history.END_NODE] = 0
+        self.book[[history.NEXT_NODE, history.END_NODE, history.LOGGED, history.NOTED]] = 0
 
     def warp_of(self, serial: int) -> int:
         """The warp of an access, in its chunk."""
@@ -194,8 +209,7 @@ class Races(HappensBefore):
             with self.launch.access if memory == history.GLOBAL else nullcontext():
                 book = self._prepare(self.chunk.threads // WARP + 2)
                 book[history.SINCE] = since
-                where = Where(memory, self.places[memory], self.table, self.peers, self.chunk.group)
-                touch_words(book, where, kind, todo, at, addresses, mask, size)
+                touch_words(book, self._where(memory), kind, todo, at, addresses, mask, size)
             return bool(book[history.FOUNDS])
 
         def judge() -> race_report.Finding | None:
@@ -222,7 +236,7 @@ class Races(HappensBefore):
     def following(self, count: int, is_global: bool) -> Iterator[None]:
         """While compiled code notes about `count` accesses of warps in the history."""
         with self.launch.access if is_global else nullcontext():
-            self._prepare(min(count, PAGE))
+            self._reserve(min(count, history.SERIALS >> 8))
             yield
 
     def _base(self, memory: int, thread: int, address: int) -> int:

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.core.native import compiled
+from tensorcore_dsl.interpreter.core.native import compiled, inlined
 
 ORDER, FENCED_SHARED, FENCED_GLOBAL = range(3)
 SPARE = 16  # columns of asynchronous operations at the start
@@ -327,12 +328,33 @@ def _dominates(k: Any, row: int, message: int) -> bool:
     return True
 
 
+@inlined
+def _is_uniform(k: Any, keys: Any, first: int, span: int) -> bool:
+    """Have all threads of a span the same key and the same row?"""
+    same = True
+    for thread in range(first, first + span, 32):
+        same = same and keys[thread] == keys[first] and k.row_of[thread] == k.row_of[first]
+        same = same and native.has_stride64(keys.ctypes.data + 8 * thread, 0)
+        same = same and native.has_stride64(k.row_of.ctypes.data + 8 * thread, 0)
+    return same
+
+
 @compiled
 def _meet(k: Any, keys: Any, span: int, now: int, width: int, full: int) -> int:
     """1 when rows ran out: call it again with the keys that are left."""
     members = np.empty(span, np.int64)
     for first in range(0, keys.size, span):
         done = first
+        if keys[first] >= 0 and k.counts[0] > 0 and _is_uniform(k, keys, first, span):
+            target = _own(k, k.row_of[first], span)
+            for thread in range(first, first + span, 32):
+                native.fill64(k.row_of.ctypes.data + 8 * thread, target, 0)
+                native.fill64(keys.ctypes.data + 8 * thread, -1, 0)
+                at = k.known.ctypes.data + 4 * (target * k.known.shape[2] + thread % width)
+                native.fill32(at, now, 0)
+            if span == full:
+                k.floor[target] = now
+            continue
         while done < first + span:
             while done < first + span and keys[done] < 0:
                 done += 1

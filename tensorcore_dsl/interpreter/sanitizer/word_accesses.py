@@ -24,6 +24,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CHECK,
     CHUNK,
     CLUSTER,
+    END_NODE,
     FLOOR,
     FULL,
     GLOBAL,
@@ -33,12 +34,22 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     LIMIT,
     LINE_BITS,
     LOAD,
+    LOG,
+    LOG_ADDRESSES,
+    LOG_COLUMNS,
+    LOG_COUNT,
+    LOG_LANES,
+    LOG_ROOM,
+    LOG_SIZE,
+    LOGGED,
     MANY,
     NEXT,
+    NEXT_NODE,
+    NODE_ROOM,
     NON_COHERENT,
     NOTE,
+    NOTED,
     ORIGIN,
-    OWN,
     OWNER,
     PAGE_BITS,
     POINTER_LINES,
@@ -58,15 +69,19 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     WHO,
     Actor,
     added,
+    code_of,
     first_of,
     joins_chain,
     linked,
     open_lines,
     order_of,
+    prepend,
     report,
     touch,
 )
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+NODES_OF_A_WARP = 1 << 10  # of the history of accesses
 
 
 class Where(NamedTuple):
@@ -103,39 +118,119 @@ def touch_words(
         lanes, at = 0, addresses.ctypes.data + 8 * first
         for lane in range(32):
             lanes |= int(active[first + lane]) << lane
-        if lanes == 0 or (
-            todo == CHECK | NOTE
-            and lanes == FULL
-            and where.memory != CLUSTER
-            and native.has_stride64(at, size)
-            and touches_line(h, where, kind, step, int(addresses[first]), first, size)
-        ):
+        if lanes == 0:
             continue
-        if touch_warp(h, where, kind, todo, step, at, lanes, first, size):
+        serial = new_serial(h, step, first)
+        if todo == CHECK | NOTE and touches_row(h, where, kind, serial, at, lanes, first, size):
+            continue
+        if touch_warp(h, where, kind, todo, serial, at, lanes, first, size):
             return 1
     return 0
 
 
+@inlined
+def new_serial(h: Any, step: int, first: int) -> int:
+    """The serial number of an access by the warp that begins with thread `first`."""
+    serial = h[NEXT]
+    h[NEXT] += 1
+    poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
+    number: int = serial
+    return number
+
+
+@inlined
+def _strength(h: Any, serial: int) -> int:
+    """The strength of the instruction of an access."""
+    strong: int = int(peek8(h[STRONG] + (int(peek32(h[WHO] + 4 * serial)) >> WARP_BITS)))
+    return strong
+
+
 @compiled
-def touches_line(h: Any, where: Any, kind: int, step: int, address: int, first: int, size: int) -> bool:
-    """`touch_warp` at once, where all lanes access one word behind the other, from an address on,
-    and nothing is in conflict with them; else nothing is done."""
-    memory, places = where.memory, where.places
-    weak = int(peek8(h[STRONG] + step)) == 0 and kind in (LOAD, STORE)
-    if not weak or not _know_the_same(h, first):
+def logs_load(h: Any, where: Any, step: int, addresses: int, lanes: int, first: int, size: int) -> bool:
+    """Log a load by a warp from the memory of its CTA, whose writes all threads know, instead of noting it.
+
+    Most loads are never noted, as the CTA meets before it stores there. addresses: 32 bits each.
+    """
+    if h[LOGGED] == LOG_ROOM or int(peek8(h[STRONG] + step)) != 0 or not _know_the_same(h, first):
         return False
-    which, offset = first // where.group, address
-    if memory == GLOBAL:
-        which = (address >> 40) - 1
-        if which >= 0 and which < places.shape[0]:
-            offset = address - where.table[which, 0] + places[which, ORIGIN]
-    if which < 0 or which >= places.shape[0] or offset < 0:
+    place, low, high, bits = where.places[first // where.group], FULL, 0, 0
+    if lanes == FULL:
+        low, high, bits = native.min32(addresses), native.max32(addresses), native.or32(addresses)
+    for lane in range(0 if lanes == FULL else 32):
+        if lanes >> lane & 1:
+            address = int(peek32(addresses + 4 * lane))
+            low, high, bits = min(low, address), max(high, address), bits | address
+    if bits & (size - 1) != 0 or high + size > place[LIMIT]:
+        return False
+    floor, known = int(peek32(h[FLOOR] + 4 * int(peek64(h[ROW_OF] + 8 * first)))), True
+    granules = place[SHIFT] + LINE_BITS
+    for line in range(low >> granules, (high + size - 1 >> granules) + 1):
+        code = int(peek32(place[POINTER_LINES] + 8 * line))
+        if code == APART:
+            known = known and native.is_below32(
+                place[POINTER_WRITES] + 128 * line, floor + 1 << LANE_BITS, ALL
+            )
+        else:
+            kind = code & KIND
+            known = known and code >> LANE_BITS <= floor and (kind <= ALL or kind >= ROW)
+    if not known:
+        return False
+    count = 1 if native.has_stride32(addresses, 0) else 32
+    at = h[LOG] + 4 * LOG_COLUMNS * h[LOGGED]
+    poke32(at + 4 * LOG_ADDRESSES, peek32(addresses))
+    for lane in range(0, 32 if count == 32 else 0, 4):
+        native.copy16(at + 4 * (LOG_ADDRESSES + lane), addresses + 4 * lane)
+    poke32(at, np.uint32(new_serial(h, step, first)))
+    poke32(at + 4 * LOG_LANES, np.uint32(lanes))
+    poke32(at + 4 * LOG_SIZE, np.uint32(size))
+    poke32(at + 4 * LOG_COUNT, np.uint32(count))
+    h[LOGGED] += 1
+    return True
+
+
+@compiled
+def note_loads(h: Any, where: Any) -> None:
+    """Note the loads of the log while there are nodes for them."""
+    words = np.empty(32, np.uint64)
+    while h[NOTED] < h[LOGGED] and (
+        h[NEXT_NODE] + NODES_OF_A_WARP <= h[END_NODE] or h[END_NODE] == NODE_ROOM
+    ):
+        at = h[LOG] + 4 * LOG_COLUMNS * h[NOTED]
+        serial, lanes, size = int(peek32(at)), int(peek32(at + 4 * LOG_LANES)), int(peek32(at + 4 * LOG_SIZE))
+        count = int(peek32(at + 4 * LOG_COUNT))
+        for lane in range(32):
+            words[lane] = np.uint64(peek32(at + 4 * (LOG_ADDRESSES + lane % count)))
+        addresses, first = words.ctypes.data, (int(peek32(h[WHO] + 4 * serial)) & WARP_MASK) * 32
+        if not touches_row(h, where, LOAD, serial, addresses, lanes, first, size):
+            touch_warp(h, where, LOAD, CHECK | NOTE, serial, addresses, lanes, first, size)
+        h[NOTED] += 1
+    if h[NOTED] == h[LOGGED]:
+        h[NOTED] = h[LOGGED] = 0
+
+
+@compiled
+def touches_row(
+    h: Any, where: Any, kind: int, serial: int, addresses: int, active: int, first: int, size: int
+) -> bool:
+    """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
+    conflict with them; else nothing is done."""
+    memory, places = where.memory, where.places
+    weak = _strength(h, serial) == 0 and kind in (LOAD, STORE)
+    alike = kind == LOAD and native.has_stride64(addresses, 0)
+    even = active == FULL and memory != CLUSTER and (alike or native.has_stride64(addresses, size))
+    if not even or not weak or not _know_the_same(h, first):
+        return False
+    which, offset = _located(where, int(peek64(addresses)), first)
+    if which < 0 or offset < 0:
         return False
     shift = places[which, SHIFT]
     if (size | offset) & (1 << shift) - 1 != 0 or offset + 32 * size > places[which, LIMIT]:
         return False
-    serial = h[NEXT]
-    poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
+    if alike:  # often a parameter, which nobody writes and many read
+        for granule in range(offset >> shift, (offset + size - 1 >> shift) + 1):
+            unwritten = code_of(places[which], granule, 0) == 0
+            alike = alike and unwritten and code_of(places[which], granule, 1) & KIND == MANY
+        return alike
     granule, each, local = offset >> shift, size >> shift, memory != GLOBAL
     at = places[which, POINTER_LINES] + 8 * (granule >> LINE_BITS)
     done = granule & 31 == 0 and each <= 8 and _touch_lines(h, kind, at, each, serial, first, local)
@@ -144,49 +239,30 @@ def touches_line(h: Any, where: Any, kind: int, step: int, address: int, first: 
         writes = places[which, POINTER_WRITES] + 4 * granule
         reads = places[which, POINTER_READS] + 4 * granule
         done = _touch_row(h, kind, writes, reads, each, serial, first, local)
-    h[NEXT] += int(done)
     return done
 
 
 @compiled
-def touch_warp(  # noqa: PLR0915
-    h: Any, where: Any, kind: int, todo: int, step: int, addresses: int, active: int, first: int, size: int
+def touch_warp(
+    h: Any, where: Any, kind: int, todo: int, serial: int, addresses: int, active: int, first: int, size: int
 ) -> int:
-    """`touch_words` of the warp that begins with thread `first`.
+    """`touch_words` of the warp that begins with thread `first`, whose access has a serial number.
 
     addresses: where those of its lanes are. active: bits of the active lanes.
     """
-    memory, places = where.memory, where.places
-    strong = int(peek8(h[STRONG] + step))
-    local = memory != GLOBAL
+    places, local, strong = where.places, where.memory != GLOBAL, _strength(h, serial)
     if strong == NON_COHERENT:  # no write at all is right
         strong, h[SINCE] = 0, 0
     plain = strong == 0 and kind in (LOAD, STORE) and todo & CHECK != 0
     notes = todo & NOTE != 0
     lanes_of, slots = np.empty(32, np.int64), np.empty(64, np.int64)
-    serial = h[NEXT]
-    h[NEXT] += 1
-    poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
-    cta = first // where.group
     left = _together(h, addresses, active, first, lanes_of, slots)
     while left != 0:
         lane = lowest_bit(left)
         left &= left - 1
         lanes, thread = lanes_of[lane], first + lane
-        address = int(peek64(addresses + 8 * lane))
-        if memory == OWN:
-            which, offset = cta, address
-        elif memory == CLUSTER:
-            which, rank = cta, address >> CLUSTER_SHIFT
-            if rank > 0:
-                which = which // where.peers * where.peers + rank - 1
-            offset = address & ((1 << CLUSTER_SHIFT) - 1)
-        else:
-            which = (address >> 40) - 1
-            if which < 0 or which >= places.shape[0]:
-                continue
-            offset = address - where.table[which, 0] + places[which, ORIGIN]
-        if which >= places.shape[0] or offset < 0 or offset + size > places[which, LIMIT]:
+        which, offset = _located(where, int(peek64(addresses + 8 * lane)), first)
+        if which < 0 or offset < 0 or offset + size > places[which, LIMIT]:
             continue
         if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
             report(h, TOGETHER, thread, offset, serial, lanes)
@@ -194,12 +270,30 @@ def touch_warp(  # noqa: PLR0915
         start, end = offset >> shift, offset + size - 1 >> shift
         writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
         open_lines(places[which], start, end)
-        alone, by = plain and lanes == 1 << lane, Actor(lanes, thread, here, strong, local)
+        by = Actor(lanes, thread, here, strong, local)
+        alone = plain and (kind == LOAD or lanes == 1 << lane)
         if alone and _touch_known(h, by, kind, notes, writes, reads, start, end, serial):
             continue
         if touch(h, by, kind, todo, places[which], start, end, serial, lanes, 0):
             return 1
     return 0
+
+
+@inlined
+def _located(where: Any, address: int, first: int) -> tuple[int, int]:
+    """The memory (-1: none) and the offset in it of an address, for the warp from thread `first` on."""
+    which, offset = first // where.group, address
+    if where.memory == CLUSTER:
+        rank, offset = address >> CLUSTER_SHIFT, address & ((1 << CLUSTER_SHIFT) - 1)
+        if rank > 0:
+            which = which // where.peers * where.peers + rank - 1
+    elif where.memory == GLOBAL:
+        which = (address >> 40) - 1
+        if which >= 0 and which < where.places.shape[0]:
+            offset = address - where.table[which, 0] + where.places[which, ORIGIN]
+    if which >= where.places.shape[0]:
+        which = -1
+    return which, offset
 
 
 @inlined
@@ -374,7 +468,7 @@ def _together(h: Any, addresses: int, active: int, first: int, lanes_of: Any, sl
 def _touch_known(
     h: Any, by: Any, kind: int, notes: bool, writes: int, reads: int, first: int, last: int, serial: int
 ) -> bool:
-    """`touch` for a weak access by one lane that knows of all accesses in conflict with it.
+    """`touch` for a weak store by a lane or load by lanes that know of all accesses in conflict with it.
 
     It mostly does; where it does not, nothing is changed.
     """
@@ -390,6 +484,8 @@ def _touch_known(
     if not known or not notes:
         return known
     code = serial << LANE_BITS | by.thread & 31
+    if by.mine & (by.mine - 1) != 0:
+        code = int(prepend(h, serial, by.mine, 0))
     old, new = 0, code
     for granule in range(first, last + 1):
         if stores:
@@ -397,6 +493,8 @@ def _touch_known(
             poke32(reads + 4 * granule, 0)
         else:
             read = int(peek32(reads + 4 * granule))
+            if read & KIND == MANY:
+                continue
             if read != old:
                 old, new = read, code
                 if by.local and joins_chain(h, read, serial):
