@@ -187,7 +187,7 @@ def first_of(h: Any, code: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _compatible(h: Any, by: Any, serial: int) -> bool:
+def compatible(h: Any, by: Any, serial: int) -> bool:
     """Are both accesses strong, of one size, with scopes that include each other?"""
     who = _who(h, serial)
     earlier = int(peek8(h[STRONG] + (who >> WARP_BITS)))
@@ -216,7 +216,7 @@ def examine(h: Any, by: Any, code: int, what: int, place: int, vector: int, read
         kind = code & KIND
         serial, lanes, code = first_of(h, code)
         if kind == MANY:
-            if by.strong >> SIZE_BITS >= GPU_SCOPE and _compatible(h, by, serial):
+            if by.strong >> SIZE_BITS >= GPU_SCOPE and compatible(h, by, serial):
                 return 0
             report(h, what, thread, place, serial, 0)
             return 1
@@ -228,7 +228,7 @@ def examine(h: Any, by: Any, code: int, what: int, place: int, vector: int, read
             return 1
         if order != 1:
             observed = newest and what == WROTE and reads != 0 and _observed(h, by, serial, step, reads)
-            if not observed and not _compatible(h, by, serial):
+            if not observed and not compatible(h, by, serial):
                 report(h, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
                 if order == 0:
                     return 1
@@ -307,7 +307,8 @@ def linked(h: Any, serial: int, lanes: int, rest: int) -> int:
 def added(h: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
     """The code after an access, without those before it that it stands for.
 
-    A strong access stands for strong ones only: with the next strong one it is not in conflict.
+    A strong access stands for strong ones only, as the next strong one is not in conflict with it,
+    and for those that all threads know.
     An atomic one stands for the last write, too, if that is strong: it has observed the write,
     which therefore happened before all that comes after the atomic one.
 
@@ -329,7 +330,8 @@ def added(h: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
             newest = False
             continue
         order = order_of(h, by, old, there, 0)
-        if by.strong and int(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0:
+        weak = int(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0
+        if by.strong and weak and not (by.local and there != 0 and old <= int(peek32(h[FLOOR] + 4 * by.row))):
             order = 2
         elif observes and newest:
             order = 1

@@ -21,6 +21,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     ALL,
     APART,
     ASYNC,
+    ATOMIC,
     CHECK,
     CHUNK,
     CLUSTER,
@@ -70,6 +71,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     Actor,
     added,
     code_of,
+    compatible,
     first_of,
     joins_chain,
     linked,
@@ -274,6 +276,9 @@ def touch_warp(
         alone = plain and (kind == LOAD or lanes == 1 << lane)
         if alone and _touch_known(h, by, kind, notes, writes, reads, start, end, serial):
             continue
+        atomic = strong & ATOMIC != 0 and start == end and todo == CHECK | NOTE
+        if atomic and _touch_atomic(h, by, writes + 4 * start, reads + 4 * start, serial):
+            continue
         if touch(h, by, kind, todo, places[which], start, end, serial, lanes, 0):
             return 1
     return 0
@@ -462,6 +467,23 @@ def _together(h: Any, addresses: int, active: int, first: int, lanes_of: Any, sl
             slots[slot] = lane
             leaders |= 1 << lane
     return leaders
+
+
+@inlined
+def _touch_atomic(h: Any, by: Any, write: int, read: int, serial: int) -> bool:
+    """`touch` of one granule by an atomic access, if nobody has accessed it but one atomic access.
+
+    write, read: addresses of its codes.
+    """
+    wrote = int(peek32(write))
+    done = wrote & KIND <= ALL and int(peek32(read)) == 0
+    done = done and (wrote == 0 or compatible(h, by, wrote >> LANE_BITS))
+    if done:
+        lanes = by.mine
+        while lanes & (lanes - 1) != 0:
+            lanes &= lanes - 1
+        poke32(write, np.uint32(serial << LANE_BITS | lowest_bit(lanes)))
+    return done
 
 
 @inlined
