@@ -174,13 +174,13 @@ class ClusterMemory(SharedMemory):
         detector, clusters = self.sanitizer.detector, self.clusters
         if detector is not None and not self.quiet:
             threads = np.flatnonzero(mask & (addresses >> CLUSTER_SHIFT <= clusters.size))
-            ctas = clusters.ctas(addresses)[threads]
+            ctas = clusters.ctas(threads, addresses[threads])
             there = ~clusters.gone[ctas]
             detector.reach(threads[there], ctas[there], addresses, flies=False)
         return super().note(verb, addresses, mask, size, values)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
-        ctas = self.clusters.ctas(addresses)
+        ctas = self.clusters.ctas(np.arange(addresses.size), addresses)
         offsets = (addresses & np.uint32(OFFSET)).astype(np.int64)
         return np.asarray(offsets + (ctas << 32))
 

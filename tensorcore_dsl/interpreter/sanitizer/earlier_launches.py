@@ -43,13 +43,15 @@ class EarlierLaunches:
     """The earlier launches that a chunk may meet.
 
     waited: a step and a warp that have waited for the launch in front. informed: by cluster, the
-    columns of asynchronous operations that were issued behind a wait.
+    columns of asynchronous operations that were issued behind a wait. ignorant: a thread that did not
+    know that the launch in front has ended when it was last asked.
     """
 
     def __init__(self, races: ClockedDetector) -> None:
         self.races = races
         self.waited: tuple[int, int] | None = None
         self.informed: set[tuple[int, int]] = set()
+        self.ignorant = np.zeros(1, np.int64)
         self.over = not races.launch.earlier
         if not self.over:
             races.book[history.EARLIER] = 1
@@ -85,7 +87,7 @@ class EarlierLaunches:
         rows = clocks.rows.row_of[threads]
         known = np.asarray(clocks.rows.known[ORDER, rows, column] > 0)
         foreign = np.where(known, 0, clocks.rows.foreign[rows])
-        for number in np.unique(foreign[foreign > 0]).tolist():
+        for number in np.unique(foreign[foreign > 0]).tolist() if foreign.any() else ():
             others = clocks.sets[number].values()
             if any(v.shape[1] > column and v[ORDER, column] > 0 for v in others):
                 known |= foreign == number
@@ -148,8 +150,11 @@ class EarlierLaunches:
                     thread = int(threads[which[hit.which]])
                     return EarlierFinding.of(races, earlier, hit, stores, step, thread)
         awaited = all(one.awaited for one in races.launch.earlier)
-        if awaited and self._know(np.flatnonzero(races.chunk.alive)).all():
-            self.end()
+        if awaited and (self._know(self.ignorant).all() or not races.chunk.alive[self.ignorant].all()):
+            alive = np.flatnonzero(races.chunk.alive)
+            self.ignorant = alive[~self._know(alive)][:1]
+            if not len(self.ignorant):
+                self.end()
         return None
 
 

@@ -79,8 +79,7 @@ class Races(HappensBefore):
         self.log = memory_pool.empty((history.LOG_ROOM, history.LOG_COLUMNS), np.uint32)
         self.book = self._book(width)
         self.early = EarlierLaunches(self)
-        self.lives = self.life.places()
-        self.places = {history.OWN: self.codes.places(), history.GLOBAL: self._arrays()}
+        self.places = {history.OWN: self.codes.places, history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
         for device, known in enumerate(launch.earlier_known):
@@ -110,11 +109,13 @@ class Races(HappensBefore):
         return book
 
     def _arrays(self) -> np.ndarray:
-        rows, nothing = [], np.zeros((1, history.ITEMS), np.int64)
-        for _, size, real, _ in self.table:
+        rows = np.zeros((len(self.table), history.ITEMS), np.int64)
+        for row, (_, size, real, _) in zip(rows, self.table, strict=True):
             region = self.launch.region(int(real)) if size else None
-            rows.append(region.places(int(real) - region.low) if region else nothing)
-        return np.concatenate(rows)
+            if region is not None:
+                row[:] = region.places[0]
+                row[history.ORIGIN] = int(real) - region.low
+        return rows
 
     def _prepare(self, count: int) -> np.ndarray:
         """The book for compiled functions, with room for `count` serial numbers and without a log."""
@@ -406,7 +407,7 @@ class Races(HappensBefore):
         region = self.launch.region(int(starts[0])) if len(starts) and size else None
         if region is None:
             return None
-        place = region.places()[0]
+        place = region.places[0]
         step = int(self.launch.who[serial]) >> history.WARP_BITS
         strong = int(self.launch.strong[step]) if reduces else 0
         if not self.early.over and vector == FENCED_GLOBAL:
@@ -478,7 +479,7 @@ class Races(HappensBefore):
         others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
         ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)
-        where = Where(history.CLUSTER, self.lives, self.table, self.peers, self.chunk.group)
+        where = Where(history.CLUSTER, self.life.places, self.table, self.peers, self.chunk.group)
         book, at = self._prepare(self.chunk.threads // WARP + 2), self.chunk.at_step
         touch_words(book, where, history.LOAD, history.NOTE, at, ranks, others, LIFE)
 

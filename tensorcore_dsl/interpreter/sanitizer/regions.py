@@ -19,7 +19,7 @@ class Codes:
     """The codes of the granules of `count` memories of `size` bytes.
 
     lines: (memories, lines, 2), codes of writes and reads. granules: (2, memories, granules), whose
-    lines say which of them hold anything.
+    lines say which of them hold anything. places: (memories, ITEMS), where all these are.
     """
 
     def __init__(self, count: int, size: int, shift: int) -> None:
@@ -27,20 +27,15 @@ class Codes:
         lines = (-(-size >> shift) >> history.LINE_BITS) + 1
         self.lines = memory_pool.zeros((count, lines, 2), np.uint32)
         self.granules = memory_pool.empty((2, count, lines << history.LINE_BITS), np.uint32)
-
-    def places(self, origin: int = 0) -> np.ndarray:
-        """(memories, ITEMS), where the codes are. origin: of what starts at this byte."""
-        rows = np.zeros((len(self.lines), history.ITEMS), np.int64)
-        writes, reads = self.granules
-        for item, codes in enumerate((writes, reads, self.lines)):
-            rows[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(len(codes))
-        rows[:, history.SHIFT :] = self.shift, self.size, origin
-        return rows
+        self.places = np.zeros((count, history.ITEMS), np.int64)
+        for item, codes in enumerate((*self.granules, self.lines)):
+            self.places[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(count)
+        self.places[:, history.SHIFT], self.places[:, history.LIMIT] = shift, size
 
     def codes(self, granules: np.ndarray, item: int, memory: int = 0) -> np.ndarray:
         """The codes of granules of a memory: of writes (item 0) or reads (1)."""
         found = np.empty(len(granules), np.int64)
-        history.look_up(self.places()[memory], item, np.asarray(granules, np.int64), found)
+        history.look_up(self.places[memory], item, np.asarray(granules, np.int64), found)
         return found
 
     def clear(self) -> None:

@@ -117,11 +117,11 @@ def touch_words(
     addresses: 64 bits each, contiguous. Addresses outside are left out; the memories refuse them.
     """
     for first in range(0, addresses.size, 32):
-        lanes, at = 0, addresses.ctypes.data + 8 * first
+        lanes, at, flags = 0, addresses.ctypes.data + 8 * first, active.ctypes.data + first
+        if peek64(flags) | peek64(flags + 8) | peek64(flags + 16) | peek64(flags + 24) == 0:
+            continue
         for lane in range(32):
             lanes |= int(active[first + lane]) << lane
-        if lanes == 0:
-            continue
         serial = new_serial(h, step, first)
         if todo == CHECK | NOTE and touches_row(h, where, kind, serial, at, lanes, first, size):
             continue

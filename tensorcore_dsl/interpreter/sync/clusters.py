@@ -48,9 +48,9 @@ class Clusters:
         """The CTA that a rank field of an address names (0: the thread's own)."""
         return own // self.size * self.size + rank - 1 if rank else own
 
-    def ctas(self, addresses: np.ndarray) -> np.ndarray:
-        """CTAs of (T,) addresses; ranks are not checked."""
-        own = np.arange(addresses.size) // self.chunk.group
+    def ctas(self, threads: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+        """CTAs of addresses, one for each of the threads; ranks are not checked."""
+        own = threads // self.chunk.group
         ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
         return np.where(ranks > 0, own // self.size * self.size + ranks - 1, own)
 

@@ -140,7 +140,7 @@ class Mbarriers(EagerDict):
         abroad = mask & (addresses >> CLUSTER_SHIFT != 0)
         threads = np.flatnonzero(abroad & (addresses >> CLUSTER_SHIFT <= self.clusters.size))
         if len(threads):
-            detector.reach(threads, self.clusters.ctas(addresses)[threads], addresses, flies)
+            detector.reach(threads, self.clusters.ctas(threads, addresses[threads]), addresses, flies)
         if instr is not None and instr.counts_bytes and instr.accesses[0].order:
             return None  # the strength of the instruction is that of its reduction
         return detector.words(CLUSTER, "store", addresses, mask, BYTES, strong=strong)
@@ -227,7 +227,7 @@ class Mbarriers(EagerDict):
 
     def phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
-        ctas = np.clip(self.clusters.ctas(addresses), 0, len(self.index) - 1)
+        ctas = np.clip(self.clusters.ctas(np.arange(addresses.size), addresses), 0, len(self.index) - 1)
         slots = np.minimum((addresses & OFFSET) // BYTES, self.index.shape[1] - 1)
         return ctas << 20 | slots, self.state[ctas, self.index[ctas, slots], PHASE]
 
@@ -301,7 +301,8 @@ class Mbarriers(EagerDict):
         phase = int(state[PHASE])
         if self.sanitizer.detector is not None:
             name = self.name(cta, slot)
-            alone = np.arange(self.chunk.threads) == thread
+            alone = np.zeros(self.chunk.threads, np.bool_)
+            alone[thread] = True
             rank = np.uint32(cta % self.clusters.size + 1 << CLUSTER_SHIFT)
             tell_race = self._note(np.full(alone.size, rank | address, np.uint32), alone, flies)
             if tell_race is not None:
