@@ -108,15 +108,12 @@ def test_a_launch_leaves_what_is_allowed(one_core, monkeypatch):
     assert not out.any()
 
 
-def test_blocks_not_taken_for_long_are_forgotten():
-    sizes = [3 * LEAST, LEAST, 2 * LEAST]
-    arrays = [zeros(size) for size in sizes]
-    del arrays[0]
-    arrays.insert(0, zeros(sizes[0]))  # taken again, after the others
+def test_the_oldest_blocks_are_forgotten():
+    arrays = [zeros(size * LEAST) for size in (3, 1, 2)]
     memory_pool.forget(5 * LEAST)
-    assert memory_pool.kept() == 5 * LEAST
-    memory_pool.forget(4 * LEAST)
     assert memory_pool.kept() == 3 * LEAST
+    memory_pool.forget(2 * LEAST)
+    assert memory_pool.kept() == 2 * LEAST
     assert not any(array.any() for array in arrays)
 
 

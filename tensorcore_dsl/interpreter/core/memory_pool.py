@@ -19,7 +19,7 @@ LEAST = 1 << 20  # bytes of a block; NumPy keeps smaller ones itself
 MOST = 1 << 28  # bytes of all blocks that are kept
 BETWEEN = 1 << 26  # the same between launches in the process that asks for these
 
-_blocks: list[np.ndarray] = []  # in the order in which they were last taken
+_blocks: list[np.ndarray] = []
 _changing = Lock()
 
 
@@ -54,8 +54,7 @@ def _taken(size: int) -> np.ndarray:
         free = [i for i in range(len(_blocks)) if _references(_blocks, i) == _ALONE]
         fits = [i for i in free if _blocks[i].size >= size]
         if fits:
-            _blocks.append(_blocks.pop(min(fits, key=lambda i: _blocks[i].size)))
-            return _blocks[-1]
+            return _blocks[min(fits, key=lambda i: _blocks[i].size)]
         for deleted, i in enumerate(free):
             if size + kept() > MOST:
                 del _blocks[i - deleted]
@@ -71,8 +70,7 @@ def kept() -> int:
 
 
 def forget(most: int = 0) -> None:
-    """Keep at most so many bytes, of the blocks taken last; blocks in use are freed with their last
-    view."""
+    """Keep at most so many bytes, of the newest blocks; blocks in use are freed with their last view."""
     with _changing:
         while kept() > most:
             del _blocks[0]
