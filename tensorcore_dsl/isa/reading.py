@@ -232,4 +232,9 @@ def in_local_memory(opcode: str) -> str:
 
 def accumulates(opcode: str) -> bool:
     """May it be an asynchronous matrix product, whose text names its accumulators once?"""
-    return any(Effect.INPLACE in instr.effects for instr in instructions(opcode.split(".", 1)[0]))
+    return _accumulates(opcode.split(".", 1)[0])
+
+
+@cache
+def _accumulates(head: str) -> bool:
+    return any(Effect.INPLACE in instr.effects for instr in instructions(head))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tensorcore_dsl.errors import Loc, UnsupportedSyntax
 
@@ -38,8 +38,7 @@ _DIRECTIVES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     text: str
     line: int
 
