@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorcore_dsl.lowering import compiled, primitive
+from tensorcore_dsl.lowering import compiled, inlined, primitive
 
 from .block_code import Blocks
 from .block_groups import GroupedBlocks
@@ -90,11 +90,21 @@ def _prefetch_lines(builder: Any, base: Any, size: Any) -> None:
     Blocks(builder).prefetch_lines(base.value, size.value)
 
 
-def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
+@inlined
+def _image(words: Any, step: Any, registers: Any, call: Any, image: Any) -> Any:
+    """Transpose the words of an operand of one warp to `image` if it has registers to transpose."""
+    if registers > 0:
+        _prefetch_lines(words + step, step)
+        transpose_at(call[TRANSPOSE], words, registers, call[THREADS], image)
+        words = image
+    return words
+
+
+def _loops(kind: type[Blocks]) -> Any:
     decode_a, decode_b, multiply = decoder(kind, True), decoder(kind, False), multiplier(kind)
 
     @compiled
-    def products(  # noqa: PLR0915
+    def products(
         first: Any,
         second: Any,
         uses: Any,
@@ -123,12 +133,8 @@ def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
                 vectors = VECTOR * t * call[BLOCKS_A]
                 for i in range(first.size):
                     words = first[i] + w * call[STEP_A]
-                    if call[REGISTERS_A] > 0:
-                        _prefetch_lines(words + call[STEP_A], call[STEP_A])
-                        transpose_at(call[TRANSPOSE], words, call[REGISTERS_A], call[THREADS], decoded[5])
-                        words = decoded[5]
                     decode_a(
-                        words,
+                        _image(words, call[STEP_A], call[REGISTERS_A], call, decoded[5]),
                         call[PLACES_A] + vectors,
                         call[UPS_A] + vectors,
                         call[KINDS_A] + t * call[BLOCKS_A],
@@ -141,12 +147,8 @@ def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
                 vectors = VECTOR * t * call[BLOCKS_B]
                 for i in range(second.size):
                     words = second[i] + w * call[STEP_B]
-                    if call[REGISTERS_B] > 0:
-                        _prefetch_lines(words + call[STEP_B], call[STEP_B])
-                        transpose_at(call[TRANSPOSE], words, call[REGISTERS_B], call[THREADS], decoded[5])
-                        words = decoded[5]
                     decode_b(
-                        words,
+                        _image(words, call[STEP_B], call[REGISTERS_B], call, decoded[5]),
                         call[PLACES_B] + vectors,
                         call[UPS_B] + vectors,
                         call[KINDS_B] + 2 * t * call[BLOCKS_B],
@@ -171,10 +173,7 @@ def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
                     a, b = uses[use, 0] * call[SIZE_A], uses[use, 1] * call[SIZE_B]
                     c, d = uses[use, 2] + w * call[STEP_C], uses[use, 3] + w * call[STEP_D]
                     target = d
-                    if call[REGISTERS_C] > 0:
-                        _prefetch_lines(c + call[STEP_C], call[STEP_C])
-                        transpose_at(call[TRANSPOSE], c, call[REGISTERS_C], call[THREADS], decoded[5])
-                        c = decoded[5]
+                    c = _image(c, call[STEP_C], call[REGISTERS_C], call, decoded[5])
                     if call[REGISTERS_D] > 0:
                         _prefetch_lines(d + call[STEP_D], call[STEP_D])
                         target = decoded[5]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from tensorcore_dsl.tuning import measure, memory
 from tensorcore_dsl.tuning.config import Bytes, Config, Grid, TunedKey
 from tensorcore_dsl.tuning.emulation import TunedEmulator, emulated
 from tensorcore_dsl.tuning.measure import Call, Prune, Settings, Timer
+
+Seen = TypeVar("Seen")
 
 
 class Autotuned(Named):
@@ -165,31 +167,28 @@ class Autotuned(Named):
 
     def ir(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The IR as text, with the configuration for these arguments, else the first."""
-        kernel, arguments, constants = self._specialisation(args, named)
-        return kernel.ir(*arguments, arch=arch, **constants)
+        return self._look(Kernel.ir, args, named, arch)
 
     def ptx(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The PTX text, with the configuration for these arguments, else the first."""
-        kernel, arguments, constants = self._specialisation(args, named)
-        return kernel.ptx(*arguments, arch=arch, **constants)
+        return self._look(Kernel.ptx, args, named, arch)
 
     def cubin(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> bytes:
         """The machine code, with the configuration for these arguments, else the first."""
-        kernel, arguments, constants = self._specialisation(args, named)
-        return kernel.cubin(*arguments, arch=arch, **constants)
+        return self._look(Kernel.cubin, args, named, arch)
 
     def resources(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> Resources:
         """Resources by the assembler, with the configuration for these arguments, else the first one."""
-        kernel, arguments, constants = self._specialisation(args, named)
-        return kernel.resources(*arguments, arch=arch, **constants)
+        return self._look(Kernel.resources, args, named, arch)
 
-    def _specialisation(
-        self, args: Sequence[Any], named: dict[str, Any]
-    ) -> tuple[Kernel, list[Any], dict[str, Any]]:
-        """The kernel, the run-time arguments and the Const values to look into."""
+    def _look(
+        self, method: Callable[..., Seen], args: Sequence[Any], named: dict[str, Any], arch: str | Arch | None
+    ) -> Seen:
+        """Call a method of the kernel with run-time arguments and Const values to look into."""
         call = self._call(args, named)
         config = self.chosen(call)
-        return self.variant(config), call.runtime, {**call.constants, **config.constants}
+        constants = {**call.constants, **config.constants}
+        return method(self.variant(config), *call.runtime, arch=arch, **constants)
 
     def __repr__(self) -> str:
         count = len(self.configs)
