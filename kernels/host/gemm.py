@@ -174,26 +174,12 @@ def gemm(  # noqa: PLR0913
     return out, row_out
 
 
-def _gemm_of_format(  # noqa: PLR0913
-    a: Any,
-    b: Any,
-    c: Any,
-    out: Any,
-    row_out: Any,
-    extra: EpilogueArgs,
-    alpha: float,
-    beta: float,
-    out_dtype: Any,
-    accumulate: Any,
-    epilogue: Epilogue | None,
-    row_reductions: tuple[RowReduction, ...],
-    precision: str | None,
-    bits: str,
-    family: str | None,
-    config: Any,
-    stream: Any,
+def _gemm_of_format(
+    a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, *options: Any
 ) -> Any:
-    """Multiply a sparse A, or packed weights as B."""
+    """Multiply a sparse A, or packed weights as B; options as for `_prepare`."""
+    alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, bits, *launch = options
+    family, config, stream = launch
     operands.check_bits(bits)
     if isinstance(a, SparseMatrix):  # sparse products have one order of summation
         _check_for_sparse(accumulate, family, row_reductions, row_out)

@@ -13,20 +13,20 @@ from tensorcore_dsl.kernels.choosing.choice import choose_grouped
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
+    call_product,
     launch_nothing,
-    prepared_call,
     without_terms,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters
-from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
+from tensorcore_dsl.kernels.user_functions import Epilogue
 
 
 def grouped_gemm(
@@ -81,9 +81,7 @@ def grouped_gemm(
     ((40, 16), 0.0, 128.0)
     """
     extra = EpilogueArgs.of(epilogue_args)
-    options = (epilogue, bits, config, stream)
-    call = prepared_call(_prepare_grouped, (a, b, offsets), out, extra, *options)
-    return call.run(out, a, b, offsets, values=extra.values)
+    return call_product(_prepare_grouped, (a, b, offsets), out, extra, epilogue, bits, stream, config)
 
 
 def _prepare_grouped(
@@ -92,15 +90,11 @@ def _prepare_grouped(
     offsets: Any,
     out: Any,
     extra: EpilogueArgs,
-    epilogue: Epilogue | None,
-    bits: str,
-    config: HopperConfig | None,
+    epilogue: Callable[..., Any] | None,
     stream: Any,
+    config: HopperConfig | None,
 ) -> PreparedCall:
     """Check the operands, but not the values of the offsets; choose and bind the kernel."""
-    check_stream(stream)
-    operands.check_bits(bits)
-    epilogue = check_epilogue(epilogue, extra.names)
     read = described(a=a, b=b, offsets=offsets) | extra.described()
     in_a, in_b, in_offsets = read["a"], read["b"], read["offsets"]
     dtype = operands.check_half_precision(a=in_a, b=in_b)
@@ -119,7 +113,7 @@ def _prepare_grouped(
     if 0 in (rows, N, groups):
         return PreparedCall((rows, N), dtype, with_check(launch_nothing, in_offsets, rows))
     if K == 0:
-        others = offsets, out, extra, epilogue, bits, config, stream
+        others = offsets, out, extra, epilogue, stream, config
         return without_terms(lambda a, b: _prepare_grouped(a, b, *others), zero_factors, (a, b), stream)
     check_sm90(dtype)
     copies = padding.announced((

@@ -8,7 +8,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import TRAITS, k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import on_stream
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.grouped_gemm import with_check
@@ -16,8 +16,8 @@ from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
     PreparedCall,
+    call_product,
     launch_nothing,
-    prepared_call,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
@@ -74,8 +74,7 @@ def k_grouped_gemm(
     >>> d.shape, d[:, 0, 0].tolist()
     ((3, 64, 16), [8.0, 0.0, 32.0])
     """
-    call = prepared_call(_prepare_k_grouped, (a, b, offsets), out, NO_ARGS, bits, config, stream)
-    return call.run(out, a, b, offsets)
+    return call_product(_prepare_k_grouped, (a, b, offsets), out, NO_ARGS, None, bits, stream, config)
 
 
 def _prepare_k_grouped(
@@ -84,12 +83,10 @@ def _prepare_k_grouped(
     offsets: Any,
     out: Any,
     extra: EpilogueArgs,
-    bits: str,
-    config: HopperConfig | None,
+    epilogue: None,
     stream: Any,
+    config: HopperConfig | None,
 ) -> PreparedCall:
-    check_stream(stream)
-    operands.check_bits(bits)
     read = described(a=a, b=b, offsets=offsets)
     in_a, in_b, in_offsets = read.values()
     dtype = operands.check_half_precision(a=in_a, b=in_b)

@@ -16,9 +16,10 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, describe, key_function, target_arch, target_key
-from tensorcore_dsl.kernels.host.arguments import described, is_array, shown
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, is_array, shown
 from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like, on_stream
-from tensorcore_dsl.kernels.user_functions import split_args
+from tensorcore_dsl.kernels.host.operands import check_bits
+from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue, split_args
 
 MAX_ENTRIES = 1024  # beyond, the oldest goes
 _cached: dict[Any, Any] = {}
@@ -233,21 +234,27 @@ def without_terms(
     return replace(call, launch=lambda *arguments: call.launch(*replaced(*arguments)))
 
 
-def prepared_call(
+def call_product(
     prepare: Callable[..., PreparedCall],
     operands: tuple[Any, ...],
     out: Any,
-    epilogue_args: EpilogueArgs,
+    extra: EpilogueArgs,
+    epilogue: Epilogue | None,
+    bits: str,
+    stream: Any,
     *options: Any,
-) -> PreparedCall:
-    """Return the cached result of prepare(*operands, out, epilogue_args, *options), or call it."""
+) -> Any:
+    """Launch the cached call of prepare(*operands, out, extra, epilogue, stream, *options)."""
+
+    def checked() -> PreparedCall:
+        check_stream(stream)
+        check_bits(bits)
+        return prepare(*operands, out, extra, check_epilogue(epilogue, extra.names), stream, *options)
+
     results = () if out is None else (out,)
-    return cached_call(
-        results,
-        (*operands, *epilogue_args.arrays),
-        (prepare, *epilogue_args.key, *options),
-        lambda: prepare(*operands, out, epilogue_args, *options),
-    )
+    key = (prepare, *extra.key, epilogue, bits, stream, *options)
+    call = cached_call(results, (*operands, *extra.arrays), key, checked)
+    return call.run(out, *operands, values=extra.values)
 
 
 @dataclass(frozen=True)

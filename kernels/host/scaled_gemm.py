@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,14 @@ from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
     cached_call,
+    call_product,
     launch_nothing,
-    prepared_call,
     without_terms,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
-from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
+from tensorcore_dsl.kernels.user_functions import Epilogue
 
 # Fields of a configuration
 NOT_PLAIN = ("pingpong", "split_k", "swapped")
@@ -95,9 +95,7 @@ def scaled_gemm(
     ((64, 32), dtype(bfloat16), 128.0)
     """
     inputs, extra = (a, b, a_scales, b_scales), EpilogueArgs.of(epilogue_args)
-    options = (out_dtype, epilogue, bits, config, stream)
-    call = prepared_call(_prepare_scaled, inputs, out, extra, *options)
-    return call.run(out, *inputs, values=extra.values)
+    return call_product(_prepare_scaled, inputs, out, extra, epilogue, bits, stream, config, out_dtype)
 
 
 def _prepare_scaled(
@@ -107,15 +105,11 @@ def _prepare_scaled(
     b_scales: Any,
     out: Any,
     extra: EpilogueArgs,
-    out_dtype: Any,
-    epilogue: Epilogue | None,
-    bits: str,
-    config: HopperConfig | None,
+    epilogue: Callable[..., Any] | None,
     stream: Any,
+    config: HopperConfig | None,
+    out_dtype: Any,
 ) -> PreparedCall:
-    check_stream(stream)
-    operands.check_bits(bits)
-    epilogue = check_epilogue(epilogue, extra.names)
     read = described(a=a, b=b, a_scales=a_scales, b_scales=b_scales) | extra.described()
     in_a, in_b = read["a"], read["b"]
     operands.check_rank("a", in_a, 2)
@@ -132,7 +126,7 @@ def _prepare_scaled(
     if 0 in (M, N):
         return PreparedCall((M, N), in_d.type.dtype, launch_nothing)
     if K == 0:
-        others = out, extra, out_dtype, epilogue, bits, config, stream
+        others = out, extra, epilogue, stream, config, out_dtype
         return without_terms(
             lambda a, b, sa, sb: _prepare_scaled(a, b, sa, sb, *others),
             lambda a, b, sa, sb: (*zero_factors(a, b), zero_terms(sa, -1, 1), zero_terms(sb, -2, 1)),

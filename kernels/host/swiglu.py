@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -10,19 +10,19 @@ from tensorcore_dsl.kernels.choosing.choice import choose_swiglu
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
+    call_product,
     launch_nothing,
-    prepared_call,
     without_terms,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
-from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
+from tensorcore_dsl.kernels.user_functions import Epilogue
 
 
 def swiglu(
@@ -75,8 +75,7 @@ def swiglu(
     ((32, 16), 0.73)
     """
     extra, inputs = EpilogueArgs.of(epilogue_args), (x, w_gate, w_up)
-    call = prepared_call(_prepare_swiglu, inputs, out, extra, epilogue, bits, config, stream)
-    return call.run(out, *inputs, values=extra.values)
+    return call_product(_prepare_swiglu, inputs, out, extra, epilogue, bits, stream, config)
 
 
 def _prepare_swiglu(
@@ -85,14 +84,10 @@ def _prepare_swiglu(
     w_up: Any,
     out: Any,
     extra: EpilogueArgs,
-    epilogue: Epilogue | None,
-    bits: str,
-    config: HopperConfig | None,
+    epilogue: Callable[..., Any] | None,
     stream: Any,
+    config: HopperConfig | None,
 ) -> PreparedCall:
-    check_stream(stream)
-    operands.check_bits(bits)
-    epilogue = check_epilogue(epilogue, extra.names)
     descriptions = described(x=x, w_gate=w_gate, w_up=w_up)
     dtype = operands.check_half_precision(**descriptions)
     shapes = [operands.check_rank(name, operand, 2) for name, operand in descriptions.items()]
@@ -105,7 +100,7 @@ def _prepare_swiglu(
     if 0 in (M, N):
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
-        others = out, extra, epilogue, bits, config, stream
+        others = out, extra, epilogue, stream, config
         return without_terms(
             lambda x, gate, up: _prepare_swiglu(x, gate, up, *others), zero_factors, (x, w_gate, w_up), stream
         )
