@@ -82,7 +82,10 @@ def test_the_text_has_the_tiles_of_the_launch(dim: int) -> None:
     configs = [one.constants["config"] for one in bound if "config" in one.constants]
     assert f"in tiles of {configs[0].BN} keys" in text["scores"]
     assert f"tiles of {configs[1].BN} keys, each summed from zero" in text["dQ"]
-    assert f"the 2 heads of q in turn, blocks of {configs[1].BM} queries" in text["dV, dK"]
+    assert (
+        f"blocks of {configs[1].BM} queries from the last one to the first, the 2 heads of q in turn"
+        in text["dV, dK"]
+    )
 
 
 def test_what_changes_the_text() -> None:

@@ -161,18 +161,20 @@ def summarise(report: Report, name: str, group: str) -> None:
 def tables(document: dict[str, Any]) -> Iterator[Table]:
     """Times, and errors of one row for each problem."""
     yield from examples.tables(document)
-    yield Table(
-        "errors against float64, root mean square",
-        [
-            {"function": r["example"], "problem": r["problem"]}
-            | {
-                name: number(value, ".3e") if isinstance(value, float) else str(value)
-                for name, value in r["errors"].items()
-            }
-            for r in document["results"]
-            if "errors" in r
-        ],
-    )
+    for function in PASSES:
+        rows = [r for r in document["results"] if r["example"] == function and "errors" in r]
+        if rows:
+            yield Table(
+                f"{function}: errors against float64, root mean square",
+                [
+                    {"problem": r["problem"]}
+                    | {
+                        name: number(value, ".3e") if isinstance(value, float) else str(value)
+                        for name, value in r["errors"].items()
+                    }
+                    for r in rows
+                ],
+            )
 
 
 def make_case(torch: Any, problem: Problem) -> Case:

@@ -221,7 +221,7 @@ def load_tile(cta: Cta, states):
             place = tile.sequence.batch, tile.kv_head, tile.sequence.key_start + tile.key(), slab * SLAB
             tc.tma_load(smem[slab], source, place, full)
     block, head = tile.end - 1, tc.s32(0)
-    while head < cta.tiles.shared_by:
+    while block >= tile.first:
         load_block(cta, cta.queries, tile, block, head, states[0])
         load_block(cta, cta.grads, tile, block, head, stage_of(states[1], cta.config.stages))
         states = following(states, cta.config)
@@ -348,7 +348,7 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
     sums = consumer.of_keys.d.zeros(), consumer.of_values.d.zeros()
     operand, sums = weigh(cta, consumer, tile, block, states, 0, scores, slopes, sums)
     next_block, next_head = tile.after(block, head)
-    while next_head < cta.tiles.shared_by:
+    while next_block >= tile.first:
         operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
         dq = issue_dq(cta, consumer)
         before, states = states, following(states, cta.config)

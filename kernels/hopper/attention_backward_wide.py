@@ -81,7 +81,7 @@ def differentiate(cta, consumer: WideConsumer, tile: KeyTile, states):
     exchange(cta, consumer, tile, block, states, scores, slopes)
     sums = consumer.of_keys.d.zeros(), consumer.of_values.d.zeros()
     next_block, next_head = tile.after(block, head)
-    while next_head < cta.tiles.shared_by:
+    while next_block >= tile.first:
         dq, sums = issue_sums(cta, consumer, states, sums)
         before, states = states, following(states, cta.config)
         wait_for(cta, cta.queries, tile, next_block, states[0])

@@ -13,12 +13,18 @@ from tensorcore_dsl.kernels.attention_gradients import Sequence, Sequences, divi
 class KeyTile:
     """A tile of keys, and the blocks of queries that it visits.
 
+    It visits the heads that share the keys one after the other in a block, and then the next block.
+    So all tiles of a head of keys keep step, however many blocks each has: a tile never waits long
+    for its turn at the sums of dQ.
+
     Attributes
     ----------
     number, kv_head : s32
         Number of the tile in its sequence, head of k and v.
     first, end : s32
         The blocks that it visits, from `end` - 1 down to `first`.
+    shared_by : s32
+        Heads of q that share the keys.
     active : pred
         Whether any query sees the keys. Else the tile visits one block, whose scores are masked.
     """
@@ -28,6 +34,7 @@ class KeyTile:
     kv_head: Any
     first: Any
     end: Any
+    shared_by: Any
     active: Any
 
     def key(self):
@@ -35,9 +42,9 @@ class KeyTile:
         return self.number * self.sequence.BN
 
     def after(self, block, head):
-        """The visit behind this one: all blocks of a head, then those of the next head."""
-        last = block == self.first
-        return tc.select(last, self.end - 1, block - 1), tc.select(last, head + 1, head)
+        """The visit behind this one; the block is below `first` behind the last."""
+        last = head == self.shared_by - 1
+        return tc.select(last, block - 1, block), tc.select(last, 0, head + 1)
 
 
 @dataclass
@@ -94,7 +101,7 @@ class KeyTileList:
         active = first < end
         first = tc.select(active, first, min(first, sequence.blocks() - 1))
         end = tc.select(active, end, first + 1)
-        return KeyTile(sequence, number, drawn[1], first, end, active)
+        return KeyTile(sequence, number, drawn[1], first, end, self.shared_by, active)
 
     def head(self, tile: KeyTile, head):
         """The head of q with number `head` among the heads that share the keys."""

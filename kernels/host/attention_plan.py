@@ -83,7 +83,7 @@ class AttentionPlan:
             of_queries = f"keys upwards in tiles of {step}: one sum of the tensor cores"
         else:
             of_keys = (
-                f"{heads}blocks of {config.BM} queries from the last one to the first, upwards in a block: "
+                f"blocks of {config.BM} queries from the last one to the first, {heads}upwards in a block: "
                 f"one sum of the tensor cores"
             )
             of_queries = (
