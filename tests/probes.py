@@ -284,7 +284,7 @@ def shared_probe(
     lane, warp = tc.threadIdx.x, tc.blockIdx.x
     thread = warp * 32 + lane
     tile = tc.shared(IMAGE // 4, tc.u32)
-    for i in range(IMAGE // 128):
+    for i in tc.range(IMAGE // 128):
         tile[lane + 32 * i] = data[warp, lane + 32 * i]
     tc.barrier()
     operands, word = [tile.at(0).address + addresses[warp, lane]], 0
@@ -298,7 +298,7 @@ def shared_probe(
         for place, value in enumerate(as_words(result)):
             out[place, thread] = value
     tc.barrier()
-    for i in range(IMAGE // 128):
+    for i in tc.range(IMAGE // 128):
         dump[warp, lane + 32 * i] = tile[lane + 32 * i]
 
 
