@@ -32,7 +32,7 @@ from tests.fuzz import product_cases
 ARCHS = ("sm_90a", "sm_90a", "sm_90a", "sm_80")
 BIG = 1 << 19  # multiply-adds from which the slow ways are left out
 SLOW = ("order", "loops")
-CHUNKS = ("CHUNK", "WIDE_CHUNK", "MIN_CHUNK", "MIN_WIDE_CHUNK", "MAX_THREADS", "REGISTERS")
+CHUNKS = ("CHUNK", "ROLES_CHUNK", "MIN_CHUNK", "MIN_ROLES_CHUNK", "MAX_THREADS", "MATRIX_REGISTERS")
 
 
 @contextmanager
