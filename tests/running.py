@@ -8,6 +8,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
 
 try:
     import cuda.core  # noqa: F401
@@ -24,6 +27,19 @@ def launch(
     kernel.emulator(arch)[grid, block](*args, **constants)
     if ASSEMBLES:
         assert kernel.cubin(*args, arch=arch, **constants)
+
+
+def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any:
+    """Emulate a launch on sm_90a."""
+    with tc.target("cpu", "sm_90a"):
+        return kernel.emulator("sm_90a")[grid, block](*args, **constants)
+
+
+def caught(error: type[Exception], words: str, kernel: Any, *args: Any, **constants: Any) -> str:
+    """The message of the mistake that the kernel makes."""
+    with pytest.raises(error, match=words) as found:
+        run(kernel, *args, **constants)
+    return str(found.value)
 
 
 def compare_with_python(kernel: Any, *args: Any, block: int, **constants: Any) -> None:

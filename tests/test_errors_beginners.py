@@ -551,15 +551,6 @@ def asks_an_array(x: tc.Array):
         x[0, 0] = 1
 
 
-@refused(
-    "a 1-dimensional f32 array cannot be stored at once: store elements, or vectors with array.at(...).store(values)",
-    "x[0] = 1",
-    MATRIX,
-)
-def assigns_a_row(x: tc.Array):
-    x[0] = 1
-
-
 @refused("@ is not defined for a 2-dimensional f32 array and a 2-dimensional f32 array", "x @ x", MATRIX)
 def multiplies_arrays(x: tc.Array):
     x @ x  # noqa: B018

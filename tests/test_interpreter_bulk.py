@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
@@ -20,11 +21,6 @@ from tensorcore_dsl.interpreter.core.geometry import Geometry
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(11)
 FRESH = 0xEE  # what shared memory holds before a copy
-
-
-def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any:
-    with tc.target("cpu", "sm_90a"):
-        return kernel.emulator("sm_90a")[grid, block](*args, **constants)
 
 
 def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int]) -> np.ndarray:

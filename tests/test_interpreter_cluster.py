@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import cluster_kernels as cluster
 import ml_dtypes
 import numpy as np
 import pytest
+from running import caught, run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OperandError, OutOfBounds, Race, Uninitialised
 
 RNG = np.random.default_rng(23)
-
-
-def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any:
-    with tc.target("cpu", "sm_90a"):
-        return kernel.emulator("sm_90a")[grid, block](*args, **constants)
-
-
-def caught(error: type[Exception], words: str, kernel: Any, *args: Any, **constants: Any) -> str:
-    """The message of the mistake that the kernel makes."""
-    with pytest.raises(error, match=words) as found:
-        run(kernel, *args, **constants)
-    return str(found.value)
 
 
 def line_of(message: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from running import caught, run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError, OutOfBounds, Race, Uninitialised
@@ -15,18 +15,6 @@ from tensorcore_dsl.errors import Deadlock, EmulationError, OutOfBounds, Race, U
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(5)
 FENCE_ASYNC = "fence.proxy.async.shared::cta"
-
-
-def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any:
-    with tc.target("cpu", "sm_90a"):
-        return kernel.emulator("sm_90a")[grid, block](*args, **constants)
-
-
-def caught(error: type[Exception], words: str, kernel: Any, *args: Any, **constants: Any) -> str:
-    """The message of the mistake that the kernel makes."""
-    with pytest.raises(error, match=words) as found:
-        run(kernel, *args, **constants)
-    return str(found.value)
 
 
 # -- a pipeline -----------------------------------------------------------------------------------
