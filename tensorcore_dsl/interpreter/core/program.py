@@ -178,6 +178,11 @@ class Program(EagerDict):
         return np.array([0 if s is None else s[1] * s[0].itemsize for s in shapes], np.int64)
 
     @cached_property
+    def instructions(self) -> list[Instruction]:
+        """The instructions of the steps, each once."""
+        return [*{id(step.instr): step.instr for step in self.steps if step.instr is not None}.values()]
+
+    @cached_property
     def couplings(self) -> tuple[bool, bool]:
         """Can the kernel observe the order in which its CTAs run? May a CTA wait for another?"""
         ordered = any(_couples(node) for node in walk(self.kernel.body))

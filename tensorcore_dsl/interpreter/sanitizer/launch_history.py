@@ -26,7 +26,6 @@ from tensorcore_dsl.interpreter.sanitizer.strong_accesses import (
     strength,
 )
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, merged
-from tensorcore_dsl.isa.spec import Instruction
 
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
@@ -39,10 +38,6 @@ class PastChunk:
         self.names = races.names
         self.number, self.peers, self.now = races.number, races.peers, races.now
         self.first_cluster, self.width = races.first_cluster, races.width
-
-
-def _instructions(program: Program) -> Iterator[Instruction]:
-    return (step.instr for step in program.steps if step.instr is not None)
 
 
 class LaunchHistory:
@@ -73,7 +68,7 @@ class LaunchHistory:
         last: list[dict[int, np.ndarray]] = self.earlier[0].launch.known if self.earlier else []
         self.earlier_known = last or [{} for _ in range(devices)]
         self.known: list[dict[int, np.ndarray]] = [{} for _ in range(devices)]
-        releases = (i.releases and i.scope in ("gpu", "sys") for i in _instructions(program))
+        releases = (i.releases and i.scope in ("gpu", "sys") for i in program.instructions)
         self.program, self.element = program, element
         self.coupled = coupled or any(releases)  # whose reads a later launch may have to know
         self.lock = threading.Lock()
@@ -90,7 +85,8 @@ class LaunchHistory:
         self.shared_shift = granule_bits(program, shared=True)
         self.regions = regions_of(spans, granule_bits(program, shared=False))
         self.lows = [region.low for region in self.regions]
-        self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
+        strengths = {id(None): 0} | {id(instr): strength(instr) for instr in program.instructions}
+        self.strong = np.array([strengths[id(step.instr)] for step in program.steps], np.uint8)
 
     def _acquirable(self) -> Iterator[tuple[int, Message]]:
         """What earlier launches have released of each other, by real address; the last release comes last."""

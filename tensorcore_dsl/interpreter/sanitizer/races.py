@@ -62,7 +62,7 @@ class Races(HappensBefore):
         self.names = Positions(program, geometry)  # for reports of other chunks when this has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
-        fences = any(s.instr is not None and s.instr.fences_proxies for s in program.steps)
+        fences = any(instr.fences_proxies for instr in program.instructions)
         asynchronous = program.asynchronous or program.reads_shared or fences
         full = chunk.threads_per_cta * self.peers
         super().__init__(VectorClocks(chunk.threads, width, full, 3 if asynchronous else 1, launch.devices))

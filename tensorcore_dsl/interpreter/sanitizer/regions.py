@@ -54,8 +54,7 @@ class Region(Codes):
 def granule_bits(program: Program, shared: bool) -> int:
     """log2 of the bytes of a granule."""
     least = GRANULE
-    for step in program.steps:
-        word = step.instr.word if step.instr is not None else None
+    for word in (instr.word for instr in program.instructions):
         if word is not None and word.space.startswith("shared") == shared:
             least = min(least, int(word.bytes))
     return least.bit_length() - 1

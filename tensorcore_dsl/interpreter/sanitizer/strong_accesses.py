@@ -53,14 +53,14 @@ NOWHERE = -1
 MAX_COUNTED = 256  # messages of a counter
 
 
-def strength(instr: Instruction | None) -> int:
+def strength(instr: Instruction) -> int:
     """0 for a weak access, else bytes of its scalars, whether it is atomic, and its scope.
 
     NON_COHERENT for `ld.nc`.
     """
-    if instr is not None and instr.read_only:
+    if instr.read_only:
         return NON_COHERENT
-    if instr is None or not (instr.strong or instr.reduces or instr.counts_bytes):
+    if not (instr.strong or instr.reduces or instr.counts_bytes):
         return 0
     access = instr.accesses[0]
     if instr.uses_mbarrier or (instr.counts_bytes and not access.order):
