@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import memory_pool
-from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positions
+from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
@@ -434,7 +434,7 @@ class Races(HappensBefore):
     ) -> Callable[[], None] | None:
         row, mine = int(self.clocks.rows.row_of[thread]), 1 << thread % WARP
         if whole:
-            row, mine = self.clocks.common(range(thread, thread + WARPGROUP, WARP)), 0
+            row, mine = self.clocks.common(thread), 0
         book = self._prepare(0)
         if self.drawn != self.turn:  # another chunk has used up all numbers since
             starts = starts[:0]

@@ -18,7 +18,7 @@ Messages, by which barriers hand clocks on, are rows too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,14 +202,10 @@ class VectorClocks:
         """The threads of a device know vectors before they start."""
         self.rows.foreign[device] = self._number(vectors)
 
-    def common(self, threads: Iterable[int]) -> int:
-        """A row of what all of these threads know, to be given back."""
-        row = self.message()
-        known, floor = self.rows.known, self.rows.floor
-        of = self.rows.row_of[list(threads)]
-        known[:, row] = known[:, of].min(axis=1)
-        floor[row] = floor[of].min()
-        return row
+    def common(self, first: int) -> int:
+        """A row of what all warps of the warpgroup from thread `first` on know, to be given back."""
+        self.reserve(1)
+        return int(_common(self.rows, first))
 
     def free(self, message: int) -> None:
         """Give a message's row back."""
@@ -272,6 +268,22 @@ def merged(first: dict[int, np.ndarray], second: dict[int, np.ndarray]) -> dict[
 def _take(k: Any) -> int:
     k.counts[0] -= 1
     row: int = k.free[k.counts[0]]
+    return row
+
+
+@compiled
+def _common(k: Any, first: int) -> int:
+    row = _take(k)
+    k.users[row], k.foreign[row] = 1, 0
+    k.known[:, row, :] = k.known[:, k.row_of[first], :]
+    k.floor[row] = k.floor[k.row_of[first]]
+    for warp in range(1, 4):
+        other = k.row_of[first + 32 * warp]
+        k.floor[row] = min(k.floor[row], k.floor[other])
+        for vector in range(k.known.shape[0]):
+            for column in range(k.known.shape[2]):
+                if k.known[vector, other, column] < k.known[vector, row, column]:
+                    k.known[vector, row, column] = k.known[vector, other, column]
     return row
 
 
