@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whole_numbers import BF16, E4M3, E5M2, F16
+from whole_numbers import BF16, E4M3, E5M2, F16, hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -29,12 +29,6 @@ pytestmark = pytest.mark.thorough
 INVARIANT = "batch_invariant"
 F32, F64, S8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int8)
 N, K = 40, 336  # K ends inside every step of a mainloop
-
-
-@pytest.fixture(autouse=True)
-def on_cpu():
-    with tc.target("cpu", "sm_90a"):
-        yield
 
 
 def numbers(*shape: int, dtype: Any = BF16, order: Any = "C", seed: int = 0) -> np.ndarray:

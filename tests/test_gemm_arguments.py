@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
+from whole_numbers import hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -33,12 +34,6 @@ BIAS = np.ones(64, np.float32)
 gemm, grouped, swiglu = kernels.gemm, kernels.grouped_gemm, kernels.swiglu
 scaled, requantised = kernels.scaled_gemm, kernels.requantised_gemm
 SPARSE = kernels.compress(np.zeros((64, 64), BF16))
-
-
-@pytest.fixture(autouse=True)
-def on_cpu():
-    with tc.target("cpu", "sm_90a"):
-        yield
 
 
 class Capsuled:

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from whole_numbers import hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -34,12 +35,6 @@ def square(value: Any) -> Any:
 
 SQUARES, SUM = RowReduction("sum", transform=square), RowReduction("sum")
 MOST, LEAST = RowReduction("max"), RowReduction("min")
-
-
-@pytest.fixture(autouse=True)
-def hopper():
-    with tc.target("cpu", "sm_90a"):
-        yield
 
 
 def whole(*shape: int, dtype: Any = BF16, order: str = "C") -> np.ndarray:

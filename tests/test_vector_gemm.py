@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from whole_numbers import hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -46,12 +47,6 @@ libm.fmaf.restype, libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
 libm.fma.restype, libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
 FMA = {F32: np.frompyfunc(libm.fmaf, 3, 1), F64: np.frompyfunc(libm.fma, 3, 1)}
 fma = FMA[F32]
-
-
-@pytest.fixture(autouse=True)
-def on_cpu():
-    with tc.target("cpu", "sm_90a"):
-        yield
 
 
 def matrix(rows: int, cols: int, order: Any = "C", dtype: Any = F32) -> np.ndarray:
