@@ -176,7 +176,8 @@ class _Inliner:
             (function.results, results, True),
         ):
             if len(formals) != len(actuals):
-                self.refuse(s, f"{function.name} has {len(formals)} of these, {len(actuals)} were given")
+                what = "results" if back else "parameters"
+                self.refuse(s, f"{function.name} has {len(formals)} {what}, and the call {len(actuals)}")
             for formal, actual in zip(formals, actuals, strict=True):
                 if formal.space == "param" and actual[0] == "name":
                     new_names[formal.name] = actual[1]
