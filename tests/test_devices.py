@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import ArgumentError, AssertionFailed, Deadlock, OperandError, Race
+from tensorcore_dsl.errors import ArgumentError, AssertionFailed, Deadlock, EmulationError, OperandError, Race
 from tests.planted import devices as planted
 
 WORLD = 4
@@ -291,3 +291,12 @@ def test_flags_that_are_raised_and_lowered(mistake: str, found: bool) -> None:
         for _ in range(0 if mistake else 2):
             flags[2, 32](*arguments)
     assert found or [int(of_rank[1, 0]) for of_rank in out] == [10, 0]
+
+
+def test_more_warps_at_a_time_than_the_detector_of_races_tells_apart():
+    out = zeros(1, 264, 1024)
+    with (
+        tc.devices(WORLD),
+        pytest.raises(EmulationError, match="33792 warps at a time on 4 devices, .* 16384"),
+    ):
+        places[264, 1024](out, [0] * WORLD)

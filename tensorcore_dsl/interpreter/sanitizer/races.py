@@ -59,6 +59,12 @@ class Races(HappensBefore):
     ) -> None:
         self.chunk, self.storage, self.launch, self.table = chunk, storage, launch, table
         geometry, program = chunk.geometry, chunk.program
+        warps, most = chunk.threads // WARP, history.WARP_MASK + 1
+        if warps > most:
+            raise EmulationError(
+                f"{program.kernel.name} runs {warps} warps at a time on {launch.devices} devices, and races "
+                f"are found among {most}: launch fewer blocks, or on fewer devices"
+            )
         self.names = Positions(program, geometry)  # for reports of other chunks when this has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
