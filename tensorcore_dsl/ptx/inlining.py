@@ -13,6 +13,7 @@ from itertools import count
 from typing import NoReturn
 
 from tensorcore_dsl import dtypes
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import UnsupportedSyntax
 from tensorcore_dsl.isa import names, reading
 from tensorcore_dsl.ptx.syntax import (
@@ -54,7 +55,7 @@ def negated(guard: tuple[str, bool]) -> tuple[str, bool]:
     return guard[0], not guard[1]
 
 
-class _Inliner:
+class _Inliner(EagerDict):
     def __init__(self, kernel: Function, text: Text) -> None:
         self.text = text
         self.numbers = count()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
@@ -51,7 +52,7 @@ def from_numba(kernel: Any, arch: str = "sm_90a") -> NumbaKernel:
 
 
 @dataclass(frozen=True)
-class NumbaKernel:
+class NumbaKernel(EagerDict):
     """A kernel of Numba; `kernel[grid, block](*arguments)` runs it on the CPU, with all checks.
 
     Attributes
