@@ -10,6 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.regions import code
 
 WRITER, ISSUER = "writers", "issuer"  # who fences, rightly
 
@@ -230,3 +231,40 @@ def test_without_a_search_for_races(fence, monkeypatch):
     assert np.array_equal(d[0], x)
     with pytest.raises(EmulationError, match="by an ordinary store or cp.async and did not fence"):
         run(store_of_a_tile, 1, *new(), fence)
+
+
+@tc.kernel(threads=64)
+def loads_then_copy(x: tc.Array, out: tc.Array, fence: tc.Const):
+    """All threads read a tile in a loop and meet, then TMA overwrites it."""
+    tile, bar, t = tc.shared((1, 64), tc.s32, align=128), tc.mbarriers(1)[0], tc.threadIdx.x
+    line = tc.tensor_map(x, (1, 64))
+    if t == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+    tile[0, t] = t
+    tc.fence_proxy_async("shared")
+    tc.barrier()
+    total = tc.s32(0)
+    for i in tc.range(20):
+        total = total + tile[0, (t + i) % 64]
+    if fence:
+        tc.fence_proxy_async("shared")
+    tc.barrier()
+    if t == 0:
+        bar.arrive_expect_tx(line.bytes)
+        tc.tma_load(tile, line, (0, 0), bar)
+    bar.wait(0)
+    out[t] = total + tile[0, t]
+
+
+@pytest.mark.parametrize("fence", [False, True])
+def test_loads_in_a_loop_before_a_bulk_copy_overwrites_them(fence, monkeypatch):
+    monkeypatch.setattr(code, "COMPILE_COST", 0)  # the loop is compiled before its first round
+    x, out = np.ones((1, 64), np.int32), np.zeros(64, np.int32)
+    launch = loads_then_copy.emulator("sm_90a")[1, 64]
+    if fence:
+        launch(x, out, fence=fence)
+        assert out[0] == sum(range(20)) + 1
+    else:
+        with pytest.raises(EmulationError, match="fence"):
+            launch(x, out, fence=fence)

@@ -91,7 +91,10 @@ class HappensBefore:
 
     def meet_ctas(self) -> None:
         """All threads of the chunk have passed a barrier of their CTA."""
-        if self.peers == 1 and not self.chunk.exits:  # nothing can conflict with the loads in the log
+        # Nothing behind the barrier can conflict with the loads in the log, but a bulk copy without a
+        # fence of proxies.
+        alone = self.peers == 1 and len(self.clocks.rows.known) == 1
+        if alone and not self.chunk.exits:
             book = self._reserve(0)
             book[history.LOGGED] = book[history.NOTED] = 0
         keys = np.where(self.chunk.alive, 0, -1)
