@@ -10,6 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, AssertionFailed, Deadlock, EmulationError, OperandError, Race
+from tensorcore_dsl.interpreter.sanitizer import access_history
 from tests.planted import devices as planted
 
 WORLD = 4
@@ -297,6 +298,13 @@ def test_more_warps_at_a_time_than_the_detector_of_races_tells_apart():
     out = zeros(1, 264, 1024)
     with (
         tc.devices(WORLD),
-        pytest.raises(EmulationError, match="33792 warps at a time on 4 devices, .* 16384"),
+        pytest.raises(EmulationError, match="33792 warps at a time on 4 devices, .* 32768"),
     ):
         places[264, 1024](out, [0] * WORLD)
+
+
+def test_a_program_longer_than_the_detector_of_races_tells_apart(monkeypatch):
+    monkeypatch.setattr(access_history, "STEPS", 8)
+    out = zeros(2, 3, 32)
+    with tc.devices(WORLD), pytest.raises(EmulationError, match="instructions, and races are found among 8"):
+        places[(3, 2), 32](out, [0] * WORLD)

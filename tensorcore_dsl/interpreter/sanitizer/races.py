@@ -65,6 +65,12 @@ class Races(HappensBefore):
                 f"{program.kernel.name} runs {warps} warps at a time on {launch.devices} devices, and races "
                 f"are found among {most}: launch fewer blocks, or on fewer devices"
             )
+        steps = len(program.instructions)
+        if steps > history.STEPS:
+            raise EmulationError(
+                f"{program.kernel.name} has {steps} instructions, and races are found among {history.STEPS}: "
+                f"unroll fewer loops"
+            )
         self.names = Positions(program, geometry)  # for reports of other chunks when this has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
