@@ -384,13 +384,19 @@ def tma_store(
     array([ 0.,  0., 10., 20.], dtype=float32)
     """
     _check_tile(tile, target)
-    if target.described.im2col is not None and target.described.im2col.refuses_stores:
-        raise OperandError(target.described.im2col.refuses_stores)
+    _check_stores(target)
     allowed = reductions.ALLOWED.get(reduce or "", (target.dtype.name,))
     if target.dtype.name not in allowed:
         raise OperandError(f"TMA reduces no {target.dtype} by {reduce}; allowed are {listing(allowed)}")
     name = names.tensor_store(len(target.axes), target.im2col, reduce)
     emit(name, target.address, *target.coordinates(index), tile.accessed(pred=pred), pred=pred)
+
+
+def _check_stores(target: TensorMap) -> None:
+    """Refuse a map of im2col mode by which a GPU does not store."""
+    im2col = target.described.im2col
+    if im2col is not None and im2col.refuses_stores:
+        raise OperandError(im2col.refuses_stores)
 
 
 def tma_store_commit() -> None:
