@@ -150,11 +150,33 @@ def test_activations_and_results_of_any_layout():
     packed = kernels.pack(np.asfortranarray(q), scales, dtype=tc.s4)
     wide = activations(5, 261, BF16)
     config = MixedConfig(8, 1, 1, 2, stages=2)
-    for x in (wide[:, 3:259], np.asfortranarray(wide[:, :256])):
+    views = (
+        wide[:, 3:259],
+        np.asfortranarray(wide[:, :256]),
+        wide[::-1, :256],
+        np.tile(wide[:, :256], (4, 1))[::-2],
+        np.broadcast_to(wide[:1, :256], (20, 256)),
+    )
+    for x in views:
         out = np.zeros((48, len(x)), BF16).T
         d = kernels.gemm(x, packed, out=out, config=config)
         assert np.array_equal(d, kernels.gemm(np.ascontiguousarray(x), packed, config=config))
+        chosen = kernels.gemm(x, packed)
+        assert np.array_equal(chosen, kernels.gemm(np.ascontiguousarray(x), packed, family="sm80"))
     assert kernels.gemm(wide[:0, :256], packed).shape == (0, 48)
+
+
+def test_families():
+    """Both give the sums of small numbers exactly."""
+    q, scales, _ = weights(tc.s4, 256, 64, 256, F16)
+    packed, x = kernels.pack(q, np.ones_like(scales), dtype=tc.s4), activations(20, 256, F16)
+    exact = x.astype(np.float32) @ q.astype(np.float32)
+    with tc.target("cpu", "sm_90a"):
+        for family in (None, "sm80", "sm90"):
+            assert np.array_equal(kernels.gemm(x, packed, family=family, out_dtype=tc.f32), exact)
+        formats = WeightFormat(tc.s4, 256)
+        assert isinstance(choose_mixed(1, 64, 256, formats, family="sm90"), HopperMixedConfig)
+        assert isinstance(choose_mixed(99, 64, 256, formats, family="sm80"), MixedConfig)
 
 
 def test_torch_packs_and_multiplies():
@@ -201,7 +223,10 @@ def test_pack_refuses(change, message):
         ({"a": np.ones((2, 256), F16)}, r"a is 2x256 and b is 128x32"),
         ({"a": np.ones((2, 2, 128), F16)}, r"a has shape \(2, 2, 128\); 2 axes are needed"),
         ({"accumulate": tc.f16}, r"have no accumulate"),
-        ({"family": "sm90", "precision": "tf32"}, r"have no family, precision"),
+        ({"accumulate": tc.f32, "precision": "tf32"}, r"have no accumulate, precision"),
+        ({"family": "sm100"}, r"family is 'sm100'; allowed are sm80, sm90"),
+        ({"family": "sm90", "config": MixedConfig()}, r"family is 'sm90', and config of family 'sm80'"),
+        ({"a": np.ones((2, 128), F16)[::-1], "family": "sm90"}, r"in ascending order"),
         ({"bits": "batch_invariant"}, r"have no bits='batch_invariant'"),
         ({"config": kernels.HopperConfig()}, r"packed weights take a kernels.MixedConfig"),
         ({"config": MixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
@@ -225,7 +250,7 @@ def test_gemm_refuses_packed_weights_as_a_and_older_targets():
         kernels.gemm(packed, np.ones((128, 2), F16))
     with tc.target("cpu", "sm_75"), pytest.raises(tc.ArgumentError, match="sm_80 or later, not on sm_75"):
         kernels.gemm(np.ones((2, 128), F16), packed)
-    with tc.target("cpu", "sm_80"), pytest.raises(tc.ArgumentError, match="needs sm_90a"):
+    with tc.target("cpu", "sm_80"), pytest.raises(tc.ArgumentError, match="wgmma on sm_90a.*target is sm_80"):
         kernels.gemm(np.ones((2, 128), F16), packed, config=HopperMixedConfig())
 
 

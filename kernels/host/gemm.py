@@ -112,8 +112,9 @@ def gemm(  # noqa: PLR0913
         the options alone.
     family : {"sm80", "sm90"}, optional
         Kernels with mma.sync or without tensor cores, or with wgmma. None: the choice of `plan`.
-    config : AmpereConfig, HopperConfig or MixedConfig, optional
-        The tile and its pipeline. None: the choice of `plan`.
+    config : AmpereConfig or HopperConfig, optional
+        The tile and its pipeline. None: the choice of `plan`. Packed weights take a MixedConfig (of
+        family "sm80") or a HopperMixedConfig.
     stream : stream, optional
         Of Numba, torch, CuPy or cuda.core, or its handle. None: the current stream of the library
         of the arrays.
@@ -185,8 +186,8 @@ def _gemm_of_format(
         _check_for_sparse(accumulate, family, row_reductions, row_out)
         sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
         return sparse_gemm(a, b, c, out, extra, *sparse)
-    _check_for_packed(accumulate, family, row_reductions, row_out, precision, bits)
-    return mixed_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, config, stream)
+    _check_for_packed(accumulate, row_reductions, row_out, precision, bits)
+    return mixed_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, family, config, stream)
 
 
 def _prepare(  # noqa: PLR0913
@@ -305,13 +306,10 @@ def _check_for_sparse(accumulate: Any, family: str | None, row_reductions: Any, 
         )
 
 
-def _check_for_packed(
-    accumulate: Any, family: str | None, row_reductions: Any, row_out: Any, precision: Any, bits: Any
-) -> None:
-    """Products with packed weights have one family of kernels and one accumulator type."""
+def _check_for_packed(accumulate: Any, row_reductions: Any, row_out: Any, precision: Any, bits: Any) -> None:
+    """Products with packed weights have one accumulator type."""
     refused = {
         "accumulate": accumulate is not None,
-        "family": family not in (None, "sm80"),
         "row_reductions": not isinstance(row_reductions, tuple) or bool(row_reductions),
         "row_out": row_out is not None,
         "precision": precision is not None,
@@ -320,6 +318,6 @@ def _check_for_packed(
     names = [name for name, is_used in refused.items() if is_used]
     if names:
         raise tc.ArgumentError(
-            f"b is PackedWeights; products with them have no {', '.join(names)}: they are summed in f32 "
-            f"by the sm80 kernels, in an order that depends on the tile"
+            f"b is PackedWeights; products with them have no {', '.join(names)}: they are summed in f32, in "
+            f"an order that depends on the tile"
         )

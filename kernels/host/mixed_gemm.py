@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
 from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig, hopper_mixed_gemm
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present, vector_bytes
-from tensorcore_dsl.kernels.host.families import gives_registers, has_wgmma
+from tensorcore_dsl.kernels.host.families import gives_registers, has_negative_stride, has_wgmma
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -49,6 +49,7 @@ WGMMA_STAGES = 6
 PART, MEGABYTE, OF_TOKENS, OF_COLUMNS, OF_BOTH, OF_BITS = 0.245, 0.31, 0.177, 0.123, 0.036, 0.056
 # Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
 FEW_ROWS, FEW_WEIGHTS = 8, 2**24
+FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": HopperMixedConfig}
 VECTOR_BYTES = 16  # of TMA: rows of A start at multiples of it
 RESERVED = 1024  # bytes of shared memory of each CTA, for the driver
 
@@ -74,6 +75,7 @@ def _prepare(
     beta: float,
     out_dtype: Any,
     epilogue: Callable[..., Any] | None,
+    family: str | None,
     config: MixedConfig | HopperMixedConfig | None,
     stream: Any,
 ) -> PreparedCall:
@@ -94,8 +96,11 @@ def _prepare(
     if arch.number < 80:
         raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
     vec_a = vector_bytes(in_a, 2)
-    aligned = vec_a == VECTOR_BYTES
-    config = choose_mixed(M, N, K, b.format, aligned) if config is None else _checked(config, K, aligned)
+    by_tma = vec_a == VECTOR_BYTES and not has_negative_stride(in_a)
+    if config is None:
+        config = choose_mixed(M, N, K, b.format, by_tma, family)
+    else:
+        _check_config(config, K, by_tma, family)
     traits = AmpereTraits(
         vec_a=vec_a,
         vec_d=vector_bytes(in_d),
@@ -136,29 +141,43 @@ def _bind(
     return bind_split_k(of_parts, arguments, config.split_k, tc.f32, traits, stream)
 
 
-def _checked(config: Any, K: int, aligned: bool) -> MixedConfig | HopperMixedConfig:
+def _check_config(config: Any, K: int, by_tma: bool, family: str | None) -> None:
     """Refuse another configuration, one with more parts of K than chunks, and one that cannot run here."""
-    if not isinstance(config, MixedConfig | HopperMixedConfig):
+    kind = next((name for name, of_family in FAMILIES.items() if isinstance(config, of_family)), None)
+    if kind is None:
         raise tc.ArgumentError(
             f"config is {config}; packed weights take a kernels.MixedConfig or kernels.HopperMixedConfig"
         )
-    if isinstance(config, HopperMixedConfig) and not (aligned and has_wgmma()):
-        raise tc.ArgumentError(
-            f"{config} needs sm_90a, and rows of A that are contiguous and start at multiples of 16 bytes"
-        )
+    if family not in (None, kind):
+        raise tc.ArgumentError(f"family is {family!r}, and config of family {kind!r}: {config}")
+    if kind == "sm90":
+        _check_wgmma(by_tma)
     if config.split_k > K // CHUNK:
         raise tc.ArgumentError(f"K is {K}: not every part of K has {CHUNK} elements: {config}")
-    return config
+
+
+def _check_wgmma(by_tma: bool) -> None:
+    """Refuse a target and an A that the wgmma kernel cannot multiply. by_tma: TMA can load A."""
+    if not (by_tma and has_wgmma()):
+        raise tc.ArgumentError(
+            f"packed weights are multiplied by wgmma on sm_90a, by an A whose rows are contiguous, in "
+            f"ascending order and at multiples of {VECTOR_BYTES} bytes"
+            + ("" if has_wgmma() else f"; the target is {target_arch()}")
+        )
 
 
 def choose_mixed(
-    M: int, N: int, K: int, format: WeightFormat, aligned: bool = True
+    M: int, N: int, K: int, format: WeightFormat, by_tma: bool = True, family: str | None = None
 ) -> MixedConfig | HopperMixedConfig:
-    """Choose the kernel and its tile. aligned: TMA can load A."""
-    few = M <= FEW_ROWS and N * K <= FEW_WEIGHTS
-    if aligned and not few and has_wgmma() and gives_registers():
-        return _choose_wgmma(M, N, K, format)
-    return _choose_mma_sync(M, N, K, format)
+    """Choose the kernel, unless `family` names it, and its tile. by_tma: TMA can load A."""
+    if family is None:
+        few = M <= FEW_ROWS and N * K <= FEW_WEIGHTS
+        family = "sm90" if by_tma and not few and has_wgmma() and gives_registers() else "sm80"
+    elif family == "sm90":
+        _check_wgmma(by_tma)
+    elif family != "sm80":
+        raise tc.ArgumentError(f"family is {family!r}; allowed are {', '.join(FAMILIES)}")
+    return (_choose_wgmma if family == "sm90" else _choose_mma_sync)(M, N, K, format)
 
 
 def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> HopperMixedConfig:
