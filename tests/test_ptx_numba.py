@@ -290,6 +290,22 @@ def test_arrays_made_in_a_kernel(reports):
     assert np.array_equal(x, 2 * np.arange(8.0))
 
 
+def test_arrays_of_earlier_launches_are_given_back(reports):
+    """Each launch takes 1 MiB of the heap's 8 MiB."""
+
+    @cuda.jit
+    def last(x: Any) -> None:
+        y = np.empty(4000, np.float64)
+        y[3999] = x[cuda.grid(1)]
+        x[cuda.grid(1)] = y[3999] + 1
+
+    with mock.patch.object(numba_cuda("numba.cuda.core.config"), "CUDA_ENABLE_NRT", True):
+        x = np.arange(32.0)
+        for _ in range(10):
+            last[1, 32](x)
+    assert np.array_equal(x, np.arange(32.0) + 10)
+
+
 def test_a_launch_that_breaks_a_bound(reports):
     @cuda.jit(launch_bounds=64)
     def bounded() -> None:

@@ -308,7 +308,8 @@ class PtxKernel:
                 races=checks,
                 order=session.order if session else None,
             )
-            return session.run(self.name, launch) if session else launch()
+            with system_library.full_heap_told(self.name, self.module._memory):
+                return session.run(self.name, launch) if session else launch()
 
     def _parts(self, param: syntax.Variable, x: Any) -> dict[str, Any]:
         """Return the values of a parameter that is an array of bytes, by their names in the IR."""
