@@ -246,6 +246,10 @@ def test_a_heap_ends(cuda):
         with pytest.warns(RuntimeWarning, match="full_heap: malloc returned NULL, because the heap of 8 MiB"):
             cuda.full_heap[1, 64](failed, 1 << 20)
         assert set(failed.tolist()) == {0, -1} and np.count_nonzero(failed == 0) == 8
+    with pytest.warns(RuntimeWarning, match="malloc returned NULL") as told:
+        cuda.full_heap[1, 64](failed, (1 << 64) - 2048)
+    assert told[0].filename == __file__
+    assert set(failed.tolist()) == {-1}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cuda.full_heap[1, 64](failed, 1000)
@@ -261,6 +265,18 @@ extern "C" __global__ void in_turn(int *flag, int *out) {
   free(block);
   if (!blockIdx.x) atomicAdd(flag, 1);
 }
+extern "C" __global__ void too_large(char **blocks) {
+  blocks[0] = (char *)malloc(4096);
+  blocks[1] = (char *)malloc((size_t)-2048);
+  blocks[2] = (char *)malloc(64);
+  free(blocks[0]);
+  free(blocks[1]);
+  blocks[3] = (char *)malloc(64);
+  free(blocks[2]);
+  free(blocks[3]);
+  blocks[4] = (char *)malloc(64);
+  free(blocks[4]);
+}
 """
 
 
@@ -275,6 +291,14 @@ def test_a_block_of_the_heap_has_one_owner_after_another(heap):
     out = np.zeros(2, np.int32)
     heap.in_turn[2, 1](np.zeros(1, np.int32), out)
     assert out.tolist() == [5, 6]
+
+
+def test_blocks_of_the_heap_do_not_overlap(heap):
+    blocks = np.zeros(5, np.uint64)
+    with pytest.warns(RuntimeWarning, match="malloc returned NULL"):
+        heap.too_large[1, 1](blocks)
+    first, huge, second, third, again = blocks.tolist()
+    assert huge == 0 and second == first + 4096 and third == second + 64 and again == first
 
 
 def test_barriers_of_a_grid(cuda):
