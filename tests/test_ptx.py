@@ -309,6 +309,40 @@ def test_barriers_of_a_grid(cuda):
         cuda.whole_grid.configured(5000, 16, cooperative=True)(
             np.zeros(80000, np.int32), np.zeros(80000, np.int32)
         )
+    with pytest.raises(tc.EmulationError, match="trap"):
+        cuda.whole_grid[4, 16](x, y)
+
+
+GRID = """
+.extern .func (.param .b64 grid) cudaCGGetIntrinsicHandle(.param .b32 scope);
+.extern .func (.param .b32 error) cudaCGSynchronize(.param .b64 grid, .param .b32 flags);
+"""
+
+
+def test_only_cooperative_grids_have_a_handle():
+    handle = """
+    { .param .b32 scope; .param .b64 grid; st.param.b32 [scope], 1;
+    call (grid), cudaCGGetIntrinsicHandle, (scope); ld.param.b64 %rd2, [grid]; }
+"""
+    seen = """
+    ld.param.u64 %rd1, [x];
+    mov.u32 %r1, %envreg1; mov.u32 %r2, %envreg2; or.b32 %r1, %r1, %r2;
+    st.global.u64 [%rd1], %rd2; st.global.u32 [%rd1+8], %r1;
+"""
+    barrier = """
+    { .param .b64 grid; .param .b32 flags, error; st.param.b64 [grid], %rd2; st.param.b32 [flags], 0;
+    call (error), cudaCGSynchronize, (grid, flags); }
+"""
+    x = np.zeros(2, np.uint64)
+    kernel = module(handle + seen + "ret;", before=GRID)["k"]
+    kernel.configured(1, 1, cooperative=True)(x)
+    assert x.all()
+    kernel[1, 1](x)
+    assert not x.any()
+    kernel = module(handle + barrier + "ret;", before=GRID)["k"]
+    kernel.configured(2, 32, cooperative=True)(0)
+    with pytest.raises(tc.EmulationError, match="trap"):
+        kernel[2, 32](0)
 
 
 def test_parts_of_parameters():
@@ -678,6 +712,14 @@ def test_check_of_a_file(barrier, status, tmp_path, capsys):
     launches.write_text(LAUNCH)
     assert main(["check", ptx, "--launch", str(launches)]) == status
     assert ("k.ptx:17" in capsys.readouterr().out) == bool(status)
+
+
+def test_check_of_a_cooperative_grid(tmp_path):
+    words = ("mov.u32 %r1, %envreg1;", "setp.eq.u32 %p1, %r1, 0;", "@%p1 trap;", "ret;")
+    ptx, launches = file_of(tmp_path, ".reg .pred %p1; " + " ".join(words)), tmp_path / "launch.toml"
+    for more, status in (("", 1), ("cooperative = true\n", 0)):
+        launches.write_text(LAUNCH + more)
+        assert main(["check", ptx, "--launch", str(launches)]) == status
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ _FILLS: dict[str, Callable[[Any], np.ndarray]] = {
 def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
     """Run the launches of the TOML file `path` in order.
 
-    Each `[[launch]]` has `kernel`, `grid`, `block` and `arguments`. `shared` (bytes) and `cluster` are
-    optional. An argument is one of:
+    Each `[[launch]]` has `kernel`, `grid`, `block` and `arguments`. `shared` (bytes), `cluster`
+    and `cooperative` (true) are optional. An argument is one of:
 
     - a number;
     - an array: a table with `dtype`, `shape` and `fill` ("zeros", "range", "random" or a number), or with
@@ -55,6 +55,7 @@ def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
             _sizes(launch["block"]),
             shared_bytes=launch.get("shared", 0),
             cluster=_sizes(launch["cluster"]) if "cluster" in launch else None,
+            cooperative=launch.get("cooperative", False),
         )
         run(*(_argument(x, arrays, where) for x in launch.get("arguments", ())))
 

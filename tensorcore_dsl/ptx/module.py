@@ -274,6 +274,7 @@ class PtxKernel:
         if self.local_bytes:
             threads = prod(config.grid) * prod(config.block)
             values_by_name[LOCAL] = np.zeros(threads * self.local_bytes, np.uint8)
+        values_by_name[system_library.GRID] = np.zeros(8, np.uint8) if config.cooperative else 0
         names = [param.name for param in self.ir.params]
         missing = [
             name for name in names if name not in values_by_name and name not in self.module._variables
