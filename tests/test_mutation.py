@@ -186,7 +186,7 @@ SAME = {
     "Lines.of: addresses = descriptor.chunks(outer, size, transposed) & <262142>": (
         "chunks start at multiples of 16"
     ),
-    'Multiplication.__init__: transposed = given.get(f"trans_{name}", <-1>) == 1': "neither is 1",
+    'Multiplication.__init__: transposed = by_name.get(f"trans_{name}", <-1>) == 1': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",
     'isa.sparse.selection: wide = dtypes.named(p["a"]).bits >= <15>': "no type has 15 bits",
     "isa.wgmma._a: inner = fragments.a_formula(<17>, e)": "17 rows are two blocks of 8 too",

@@ -3,6 +3,8 @@
 There is one kernel for each type of accumulators.
 """
 
+from typing import Any
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
@@ -59,7 +61,7 @@ def sum_s32_partials(
     add_up(partials, c, d, alpha, beta, parts, width, traits)
 
 
-SUMS = {tc.f32: sum_f32_partials, tc.f64: sum_f64_partials, tc.s32: sum_s32_partials}
+SUMS: dict[tc.DType, Any] = {tc.f32: sum_f32_partials, tc.f64: sum_f64_partials, tc.s32: sum_s32_partials}
 
 
 def add_up(partials, c, d, alpha, beta, parts: int, width: int, traits: AmpereTraits):

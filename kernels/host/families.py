@@ -25,7 +25,7 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 # Name of a family -> class of its configurations: "sm80" uses mma.sync, "sm90" wgmma and TMA.
 FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
 # Type in which the elements of A and B are multiplied -> kernel.
-SM80 = {
+SM80: dict[tc.DType, Any] = {
     tc.f16: ampere.f16_gemm,
     tc.bf16: ampere.bf16_gemm,
     tc.f32: ampere.f32_gemm,
@@ -41,7 +41,7 @@ VECTORS = {
     tc.tf32: tf32_vector_gemm,
     tc.f64: f64_vector_gemm,
 }
-SM90 = {
+SM90: dict[tc.DType, Any] = {
     tc.f16: bf16_gemm,
     tc.bf16: bf16_gemm,
     tc.f32: f32_gemm,

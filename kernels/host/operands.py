@@ -20,7 +20,7 @@ PRECISIONS = ("f32", "tf32")  # of f32 products, the default first
 # Accepted orders of summation: any, or one for all M.
 ANY, BATCH_INVARIANT = BITS = ("any", "batch_invariant")
 # Element type of A and B -> element types that D may have, the default first.
-OUTPUTS = {
+OUTPUTS: dict[tc.DType, tuple[tc.DType, ...]] = {
     tc.f16: (tc.f16, tc.f32),
     tc.bf16: (tc.bf16, tc.f32),
     tc.f32: (tc.f32,),

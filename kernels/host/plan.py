@@ -76,7 +76,7 @@ class Plan:
         The problem that was planned.
     """
 
-    kernel: tc.Kernel | None
+    kernel: Any
     config: Any
     traits: Any
     grid: int
@@ -84,7 +84,7 @@ class Plan:
     streamk: tc.DType | None = None
     split_operands: bool = False
     partial_sums: AmpereTraits | None = None
-    partial_dtype: tc.DType | None = None
+    partial_dtype: Any = None
     partials: tuple[tuple[int, ...], tc.DType] | None = None
     copies: tuple[padding.Copy, ...] = ()
     problem: GemmProblem | None = field(default=None, repr=False, compare=False)

@@ -22,7 +22,7 @@ from tensorcore_dsl.kernels.user_functions import name_of
 
 Config = HopperConfig | AmpereConfig
 FUSED_MULTIPLY_ADDS = TensorCoreArithmetic("scalar")  # f32 without tensor cores
-MMA_DEPTHS = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 32, tc.f64: 4}  # K of mma.sync
+MMA_DEPTHS: dict[tc.DType, int] = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 32, tc.f64: 4}  # K of mma.sync
 
 
 @dataclass(frozen=True)
