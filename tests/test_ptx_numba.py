@@ -67,6 +67,41 @@ def test_matrices_with_strides(transposed):
     assert len(kernel._driver.arrays) == 3  # A launch frees its copies on the device.
 
 
+@cuda.jit
+def doubled(sources: Any, out: Any) -> None:
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * sources[0][i] + sources[1][i]
+
+
+def test_strided_and_read_only_arrays():
+    """Numba itself refuses strided arrays."""
+    x, out = np.arange(200.0), np.zeros((100, 2))
+    fixed = np.arange(100.0)
+    fixed.flags.writeable = False
+    kernel = tc.ptx.from_numba(doubled)
+    kernel[4, 32]((x[::-2], fixed), out[:, 1])
+    assert np.array_equal(out[:, 1], 2 * x[::-2] + fixed) and not out[:, 0].any()
+    kernel[4, 32]((np.broadcast_to(3.0, 100), fixed), out[:, 0])
+    assert np.array_equal(out[:, 0], 6 + fixed)
+    with pytest.raises(Exception, match="Cannot modify readonly array"):
+        kernel[4, 32]((fixed, fixed), np.broadcast_to(3.0, 100))
+
+
+def test_keys_of_launches():
+    x, out = np.zeros(128, np.float32), np.zeros(1, np.float32)
+    kernel = tc.ptx.from_numba(total)
+    for stream in (None, 0, 5):
+        kernel[1, 128, stream, 0](x + 1, out)
+    assert out[0] == 3 * 128
+    with pytest.raises(tc.ArgumentError, match=r"total\[grid, block, .* takes 2 to 4 values, 4 was given"):
+        kernel[4]
+    with pytest.raises(tc.ArgumentError, match="a stream cannot be a str"):
+        kernel[4, 32, "stream"]
+    with pytest.raises(tc.LaunchError, match="it must be one to three integers"):
+        kernel[1.5, 32]
+
+
 def test_a_race_is_at_its_line_of_python():
     kernel = tc.ptx.from_numba(no_barrier)
     with pytest.raises(tc.Race) as error:
@@ -218,6 +253,13 @@ def test_records_are_copied_back(reports):
     written[1, 1](records[1], texts)
     assert records.a.tolist() == [0, 32]
     assert texts.tolist() == ["second", "second"]
+
+
+def test_read_only_arrays(reports):
+    x = np.arange(100.0)
+    x.flags.writeable, out = False, np.zeros(100)
+    doubled[4, 32]((x, cuda.to_device(x)), out)
+    assert np.array_equal(out, 3 * x)
 
 
 def test_empty_tuples(reports):

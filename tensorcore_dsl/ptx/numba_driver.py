@@ -217,8 +217,10 @@ class Driver:
         )
 
     def host_view(self, x: Any, *, stream_ptr: Any) -> Any:
-        """Memory of the host as cuda.core has it."""
-        return SimpleNamespace(ptr=self.bridge.host_pointer(x))
+        """Memory of the host as cuda.core has it; a copy of a read-only array, which no kernel changes."""
+        if isinstance(x, np.ndarray) and not x.flags.writeable:
+            x = x.copy("K")
+        return SimpleNamespace(ptr=self.bridge.host_pointer(x), array=x)
 
     # -- device and contexts -----------------------------------------------------------------------
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.ptx.numba_driver import Driver
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
 
 
 @public
@@ -29,7 +32,9 @@ def from_numba(kernel: Any, arch: str = "sm_90a") -> NumbaKernel:
     Returns
     -------
     NumbaKernel
-        `kernel[grid, block](*arguments)` takes the arguments that Numba takes.
+        `kernel[grid, block, stream=None, shared_bytes=0](*arguments)` takes the arguments that Numba
+        takes, and strided arrays: the kernel gets contiguous copies, which are copied back. The stream
+        has no effect.
 
     Raises
     ------
@@ -86,17 +91,36 @@ class NumbaKernel(EagerDict):
         return replace(self, checks=checks)
 
     @public
-    def __getitem__(self, key: Any) -> Callable[..., Report]:
-        return partial(self._run, key)
+    def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
+        config, _ = configuration(self.dispatcher.py_func.__name__, key)
+        return partial(self._run, config)
 
     @cached_property
     def _driver(self) -> Driver:
         return Driver(self.arch, self.checks)
 
-    def _run(self, key: Any, *arguments: Any) -> Report:
+    def _run(self, config: LaunchConfig, *arguments: Any) -> Report:
         slow = numba_cuda("numba.cuda.core.errors").NumbaPerformanceWarning
+        copies: list[tuple[np.ndarray, np.ndarray]] = []
         with self._driver.installed(), warnings.catch_warnings():
             warnings.simplefilter("ignore", slow)  # Copies and small grids are slow on a GPU only.
-            self.dispatcher[key](*arguments)
+            self.dispatcher[config.grid, config.block, 0, config.shared_bytes](
+                *_contiguous(arguments, copies)
+            )
             numba_cuda("numba.cuda").current_context().memory_manager.deallocations.clear()
+        for array, copy in copies:
+            array[...] = copy
         return self._driver.reports.pop()
+
+
+def _contiguous(x: Any, copies: list[tuple[np.ndarray, np.ndarray]]) -> Any:
+    """Replace strided arrays in nested tuples by copies; add the writable ones to `copies`."""
+    if isinstance(x, tuple):
+        items = [_contiguous(item, copies) for item in x]
+        return x._make(items) if hasattr(x, "_make") else tuple(items)
+    if not isinstance(x, np.ndarray) or x.flags.forc:
+        return x
+    copy = np.array(x, order="C", subok=True)
+    copy.flags.writeable = x.flags.writeable
+    copies += [(x, copy)] * x.flags.writeable
+    return copy
