@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -110,6 +114,30 @@ def test_a_race_is_at_its_line_of_python():
     with open(__file__) as file:
         assert "# RACE" in file.read().splitlines()[error.value.loc.line - 1]
     kernel.emulator(checks=False)[1, 64](np.ones(64, np.float32))
+
+
+def test_a_first_launch_that_fails_leaves_no_other_error(tmp_path):
+    """Its arrays end after the emulated driver; Python would print the errors of their destructors."""
+    script = tmp_path / "fails.py"
+    script.write_text("""
+import numpy as np
+import tensorcore_dsl as tc
+from tests.test_ptx_numba import no_barrier
+
+try:
+    tc.ptx.from_numba(no_barrier)[1, 64](np.ones(64, np.float32))
+except tc.Race:
+    print("race")
+""")
+    root = Path(__file__).parents[1]
+    run = subprocess.run(
+        [sys.executable, script],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout == "race\n" and "Error" not in run.stderr, run.stderr
 
 
 def test_what_is_refused():

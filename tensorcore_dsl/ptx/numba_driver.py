@@ -134,6 +134,12 @@ def _view(arrays: Any) -> Callable[..., tuple[Any, bool]]:
     return view
 
 
+def _without_destructors(driver: dict[str, Any]) -> None:
+    """Let arrays outlive the emulated driver where there is no GPU."""
+    if driver.get("initialization_error"):
+        driver.update(dict.fromkeys(DESTRUCTORS, _nothing))
+
+
 def _whole(x: Any) -> int:
     """A handle or an address as a number."""
     return int(getattr(x, "value", x) or 0)
@@ -170,6 +176,7 @@ class Driver:
         real = vars(bridge.driver)
         bridge._logger = bridge.make_logger()  # which Numba makes only where it finds a driver
         with ExitStack() as stack:
+            stack.callback(_without_destructors, real)
             stack.enter_context(mock.patch.dict(real, self.functions()))
             for owner, name, value in (
                 (bridge, "ExperimentalDevice", self.device),
@@ -189,8 +196,6 @@ class Driver:
             stack.callback(list_of_devices.cache_clear)
             list_of_devices.cache_clear()
             yield
-        if real.get("initialization_error"):  # of arrays that live on, without a GPU
-            real.update({name: _nothing for name in DESTRUCTORS})
 
     def functions(self) -> dict[str, Any]:
         """Attributes of Numba's driver: its state, and functions of CUDA."""
