@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from attention_cases import module_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperMixedConfig, MixedConfig
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import WeightFormat, mixed_gemm_kernel
+from tensorcore_dsl.kernels.hopper import mixed_gemm as hopper
 from tensorcore_dsl.kernels.hopper.mixed_gemm import hopper_mixed_gemm
 from tensorcore_dsl.kernels.host.mixed_gemm import choose_mixed
 
@@ -125,6 +128,53 @@ def test_zero_points_of_every_group():
     d = kernels.gemm(np.eye(128, dtype=F16), kernels.pack(q, scales, zeros, dtype=tc.u4), out_dtype=tc.f32)
     exact = (q - np.repeat(zeros, 32, axis=0).astype(np.float32)) * np.repeat(scales, 32, axis=0)
     assert np.array_equal(d, exact)
+
+
+CHECKED = [
+    (tc.u4, 64, True, HopperMixedConfig(16, 2, 1, 2)),
+    (tc.s8, 0, False, HopperMixedConfig(16, 1, 2, 2)),
+    (tc.s4, 128, False, HopperMixedConfig(8, 2, 2, 3)),
+]
+
+
+def checked_launch(kernel, dtype, group, has_zeros, config, order=None):
+    """Multiply with all checks. Returns the product and what is expected."""
+    M, N, K = 20, 144, 768
+    q, scales, zeros = weights(dtype, K, N, group or K, F16, has_zeros)
+    x, d = activations(M, K, F16), np.zeros((M, N), np.float32)
+    packed = kernels.pack(q, scales, zeros, dtype=dtype)
+    grid = -(-N // config.columns), -(-M // config.tokens)
+    options: Any = {"format": packed.format, "config": config, "traits": AmpereTraits(vec_a=16, vec_d=16)}
+    how = {} if order is None else {"order": order}
+    launch = kernel.emulator("sm_90a", checks=True, **how)[grid, config.threads]
+    launch(x, *packed.operands, d, d, 1.0, 0.0, **options)
+    return d, expected(x, q, scales, zeros, config)
+
+
+@pytest.mark.parametrize("case", CHECKED, ids=lambda case: f"{case[0]}")
+@pytest.mark.parametrize("order", [None, 0, 1, 2])
+def test_wgmma_in_any_order_with_all_checks(order, case):
+    d, wanted = checked_launch(hopper_mixed_gemm, *case, order=order)
+    assert d.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tc.fence_proxy_async()\n",
+        "stages.full[stage].wait(phase)\n",
+        "stages.empty[stage].wait(phase)\n",
+        "tc.barrier(STORE_BARRIER, threads)",
+        "tc.wgmma_wait(config.blocks - 1 - i)\n",
+        "tc.wgmma_fence()\n",
+    ],
+)
+def test_every_synchronisation_of_the_wgmma_kernel_is_needed_and_missed(text):
+    source = Path(hopper.__file__).read_text()
+    assert source.count(text) == 1
+    module = module_of(source.replace(text, "pass\n"), f"packed weights without {text.strip()}")
+    with pytest.raises(tc.EmulationError):
+        checked_launch(module.hopper_mixed_gemm, *CHECKED[2])
 
 
 def test_epilogue_c_and_out():

@@ -268,10 +268,15 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
             tc.wgmma_commit()
         if config.consumers == 2:
             tc.barrier_arrive(ORDER_BARRIER + 1 - consumer, 2 * WARPGROUP)
-        for i, block in enumerate(blocks):
-            scale = tc.load_rows(stages.scales[stage, g, :], mma.d, origin=64 * block).to(tc.f32)
+        of_stage = stages.scales[stage, g, :]
+        factors = [tc.load_rows(of_stage, mma.d, origin=64 * block).to(tc.f32) for block in blocks]
+        if (g + 1) * format.period == CHUNK:
+            # TMA overwrites words and scales through the async proxy when all warps have released the
+            # stage: the fence orders this thread's reads before. The products run meanwhile.
+            tc.fence_proxy_async()
+        for i in range(config.blocks):
             tc.wgmma_wait(config.blocks - 1 - i)
-            acc[i] = tc.fma(sums[i], scale, acc[i])
+            acc[i] = tc.fma(sums[i], factors[i], acc[i])
     return acc
 
 
