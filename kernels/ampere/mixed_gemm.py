@@ -38,7 +38,7 @@ OFFSET = {tc.f16: 0x64006400, tc.bf16: 0x43004300}
 # this power of two. The shift moves its bits from the upper byte to the place of the exponent.
 E4M3_SCALE = {tc.f16: (2.0**8, 1), tc.bf16: (2.0**120, 4)}
 # Bits of the two elements of a register, before and after shifts; see Dequantiser.
-MASKS = {
+MASKS: dict[tc.DType, tuple[int, ...]] = {
     tc.s4: (0x000F000F,),
     tc.u4: (0x000F000F,),
     tc.s8: (0x007F007F, 0x00800080),
@@ -170,18 +170,12 @@ def mixed_gemm_kernel(
         tc.griddep_wait()
         tc.griddep_launch_dependents()
     mma = tc.mma.m16n8k16(x.dtype, x.dtype, tc.f32)
-    chunks, part = x.shape[1] // CHUNK, tc.s32(tc.blockIdx.z)
-    first, end = (i * chunks // config.split_k for i in (part, part + 1))
-    m0, n0 = tc.s32(tc.blockIdx.y) * config.tokens, tc.s32(tc.blockIdx.x) * config.columns
+    part, first, end, m0, n0 = place_of_cta(x, config)
     warp_n, warp_k = tc.warp_id() % config.warps_n, tc.warp_id() // config.warps_n
     column = warp_n * (16 * config.warp_tiles)  # of the warp in the CTA's tile
     stages = make_stages(x, scales, zeros, format, config)
     load = make_loader(stages, x, words, scales, zeros, m0, n0, first, end, format, config, traits)
-
-    # A select keeps the masks in registers: the assembler would load a constant before each use.
-    weights = Dequantiser(
-        mma.a, format, [tc.select(chunks > 0, tc.u32(x), tc.u32(0)) for x in MASKS[format.dtype]]
-    )
+    weights = make_dequantiser(mma.a, format, x)
 
     # Prologue: fill all stages but one. The mainloop fills that one while it computes step 0.
     for stage in tc.static_range(config.stages - 1):
@@ -203,6 +197,14 @@ def mixed_gemm_kernel(
     store_tile(
         acc, warp_k, column, c, d[part] if config.split_k > 1 else d, m0, n0, alpha, beta, config, traits
     )
+
+
+def place_of_cta(x, config):
+    """The CTA's part of K, its first chunk and the one behind its last, its first row and column of D."""
+    chunks, part = x.shape[1] // CHUNK, tc.s32(tc.blockIdx.z)
+    first, end = (i * chunks // config.split_k for i in (part, part + 1))
+    m0, n0 = tc.s32(tc.blockIdx.y) * config.tokens, tc.s32(tc.blockIdx.x) * config.columns
+    return part, first, end, m0, n0
 
 
 def next_stage(stage, stages: int):
@@ -326,11 +328,7 @@ def multiply_chunk(acc, mma, stage: Stages, k0, column, group, weights: Dequanti
     format = weights.format
     tiles, halves = range(config.warp_tiles), range(config.tokens // 8)
     words = [
-        [
-            word.bits(tc.u32)
-            for v in range(format.vectors)
-            for word in stage.words.at(i * format.vectors + v, tc.threadIdx.x, 0).load(4).elements()
-        ]
+        load_words([stage.words.at(i * format.vectors + v, tc.threadIdx.x, 0) for v in range(format.vectors)])
         for i in tiles
     ]
     for g in tc.static_range(CHUNK // format.period):
@@ -348,6 +346,21 @@ def multiply_chunk(acc, mma, stage: Stages, k0, column, group, weights: Dequanti
             for j in halves:
                 acc[i][j] = tc.fma(sums[i][j], scale, acc[i][j])
     return acc
+
+
+def load_words(places):
+    """Load the vectors of 16 bytes at some places."""
+    return [word.bits(tc.u32) for place in places for word in place.load(4).elements()]
+
+
+def make_dequantiser(operand, format: WeightFormat, x):
+    """Make the Dequantiser for products with `x`, which has elements.
+
+    A select keeps the masks in registers: the assembler would load a constant before each use.
+    """
+    exists = x.shape[1] // CHUNK > 0
+    masks = [tc.select(exists, tc.u32(bits), tc.u32(0)) for bits in MASKS[format.dtype]]
+    return Dequantiser(operand, format, masks)
 
 
 @dataclass
@@ -411,12 +424,20 @@ def store_tile(acc, warp_k, column, c, d, m0, n0, alpha, beta, config: MixedConf
             tc.store_elements(parts[warp_k, ...].T, fragment, origin=(column + 16 * i, 8 * j))
     # Read after write: each thread adds the sums of other warps.
     tc.barrier()
+    add_parts(parts, tc.threadIdx.x, config.threads, c, d, m0, n0, alpha, beta, config, traits)
+
+
+def add_parts(parts, thread, threads: int, c, d, m0, n0, alpha, beta, config, traits):
+    """Add up the parts, (parts, tokens, columns), finish the sums and store them.
+
+    thread: this thread's number among `threads`, which share the tile.
+    """
     groups = config.columns // WIDTH
-    for place in tc.range(tc.threadIdx.x, config.tokens * groups, config.threads):
+    for place in tc.range(thread, config.tokens * groups, threads):
         token, first = place // groups, place % groups * WIDTH
         if (m0 + token < d.shape[0]) & (n0 + first < d.shape[1]):
             sums = parts.at(0, token, first).load(WIDTH).elements()
-            for k in tc.static_range(1, config.warps_k):
+            for k in tc.static_range(1, parts.shape[0]):
                 addends = parts.at(k, token, first).load(WIDTH).elements()
                 sums = [x + y for x, y in zip(sums, addends, strict=True)]
             store_sums(sums, m0 + token, n0 + first, c, d, alpha, beta, traits)

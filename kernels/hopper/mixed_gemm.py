@@ -24,12 +24,13 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import (
     CHUNK,
-    MASKS,
     VECTOR_WORDS,
-    WIDTH,
     Dequantiser,
     WeightFormat,
-    store_sums,
+    add_parts,
+    load_words,
+    make_dequantiser,
+    place_of_cta,
 )
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.hopper.attention import advance, start
@@ -115,12 +116,9 @@ def hopper_mixed_gemm(
     """
     tc.launch_bounds(config.threads, 1)
     mma = getattr(tc.wgmma, f"m64n{config.tokens}k16")(x.dtype, x.dtype, tc.f32, source="registers")
-    chunks, part = x.shape[1] // CHUNK, tc.s32(tc.blockIdx.z)
-    first, end = (i * chunks // config.split_k for i in (part, part + 1))
-    m0, n0 = tc.s32(tc.blockIdx.y) * config.tokens, tc.s32(tc.blockIdx.x) * config.columns
+    part, first, end, m0, n0 = place_of_cta(x, config)
     stages = make_stages(x, words, scales, zeros, format, config)
-    masks = [tc.select(chunks > 0, tc.u32(bits), tc.u32(0)) for bits in MASKS[format.dtype]]
-    weights = Dequantiser(mma.a, format, masks)
+    weights = make_dequantiser(mma.a, format, x)
     # Programmatic dependent launch: the set-up may overlap the end of the previous kernel.
     tc.griddep_launch_dependents()
     tc.griddep_wait()
@@ -245,15 +243,14 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
     format, warp = weights.format, tc.warp_id() % 4
     depth = min(format.period, SLAB)
     blocks = [consumer * config.blocks + i for i in range(config.blocks)]
-    words = [load_words(stages.words[stage], 4 * block + warp, format) for block in blocks]
+    vectors = [vector_places(stages.words[stage], 4 * block + warp, format) for block in blocks]
+    words = [load_words(places) for places in vectors]
+    of_zeros = stages.zeros[stage] if format.has_zeros else None
     for g in tc.static_range(CHUNK // format.period):
         parts = range(g * format.period, (g + 1) * format.period, depth)
         fragments = []
         for i, block in enumerate(blocks):
-            zeros = None
-            if format.dtype in (tc.s4, tc.u4):
-                of_stage = stages.zeros[stage] if format.has_zeros else None
-                zeros = weights.zero_points(of_stage, g, 64 * block + 16 * warp)
+            zeros = weights.zero_points(of_zeros, g, 64 * block + 16 * warp)
             fragments.append(
                 [[weights.fragment(words[i], k + j, zeros) for j in range(0, depth, 16)] for k in parts]
             )
@@ -280,29 +277,23 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
     return acc
 
 
-def load_words(words, row, format: WeightFormat):
-    """A lane's words of 16 columns of a stage."""
+def vector_places(words, row, format: WeightFormat):
+    """Where a lane's vectors of 16 columns of a stage are."""
     per_box = BOX_WORDS // VECTOR_WORDS
     return [
-        word.bits(tc.u32)
+        words.at(v // per_box, row, v % per_box * VECTOR_WORDS + tc.lane_id() * 4)
         for v in range(format.vectors)
-        for word in words.at(v // per_box, row, v % per_box * VECTOR_WORDS + tc.lane_id() * 4)
-        .load(4)
-        .elements()
     ]
 
 
 def store_tile(acc, consumer, c, d, m0, n0, alpha, beta, config: HopperMixedConfig, traits: AmpereTraits):
     """Finish the sums and store them, through shared memory: neighbours of a row of D in one thread."""
     # Rows of 4 numbers more: the lanes of a fragment's store lie in different banks.
-    shape, row = (config.tokens, config.columns), config.columns + 4
-    sums = tc.shared(shape, tc.f32, strides=(row, 1))
+    shape, row = (1, config.tokens, config.columns), config.columns + 4
+    sums = tc.shared(shape, tc.f32, strides=(config.tokens * row, row, 1))
     for i, fragment in enumerate(acc):
-        tc.store_elements(sums.T, fragment, origin=(64 * (consumer * config.blocks + i), 0))
-    threads, groups = WARPGROUP * config.consumers, config.columns // WIDTH
+        tc.store_elements(sums[0, ...].T, fragment, origin=(64 * (consumer * config.blocks + i), 0))
+    threads = WARPGROUP * config.consumers
     tc.barrier(STORE_BARRIER, threads)  # each thread stores sums of others
-    for place in tc.range(tc.threadIdx.x - WARPGROUP, config.tokens * groups, threads):
-        token, first = place // groups, place % groups * WIDTH
-        if (m0 + token < d.shape[0]) & (n0 + first < d.shape[1]):
-            values = sums.at(token, first).load(WIDTH).elements()
-            store_sums(values, m0 + token, n0 + first, c, d, alpha, beta, traits)
+    thread = tc.threadIdx.x - WARPGROUP
+    add_parts(sums, thread, threads, c, d, m0, n0, alpha, beta, config, traits)
