@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig, atten
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, f32_number, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
-from tensorcore_dsl.kernels.host.families import FAMILIES, gives_registers, has_wgmma
+from tensorcore_dsl.kernels.host.families import check_family, gives_registers, has_wgmma
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank, result_array_of_type
 from tensorcore_dsl.kernels.host.overlap import check_written
@@ -377,8 +377,7 @@ def chosen_family(family: Any) -> str:
     """Family of kernels to run: the caller's, or that of the target."""
     if family is None:
         family = "sm90" if has_wgmma() and gives_registers() else "sm80"
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise tc.ArgumentError(f"family is {family!r}; allowed are {', '.join(FAMILIES)}")
+    check_family(family)
     if family == "sm90" and not has_wgmma():
         raise tc.ArgumentError(f"family 'sm90' runs on sm_90a, not on {target_arch()}")
     if target_arch().number < 80:

@@ -58,6 +58,12 @@ def family_of(config: Any) -> str:
     return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
 
 
+def check_family(family: Any) -> None:
+    """Refuse what is no name of a family."""
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise tc.ArgumentError(f"family is {family!r}; allowed are {', '.join(FAMILIES)}")
+
+
 def requested_family(family: str | None, config: Any) -> str | None:
     """Family that the caller names, or that of the caller's configuration."""
     if not isinstance(family, (str, type(None))) or family not in (None, *FAMILIES):

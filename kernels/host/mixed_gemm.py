@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
 from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig, hopper_mixed_gemm
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present, vector_bytes
-from tensorcore_dsl.kernels.host.families import gives_registers, has_negative_stride, has_wgmma
+from tensorcore_dsl.kernels.host.families import check_family, gives_registers, has_negative_stride, has_wgmma
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -173,10 +173,9 @@ def choose_mixed(
     if family is None:
         few = M <= FEW_ROWS and N * K <= FEW_WEIGHTS
         family = "sm90" if by_tma and not few and has_wgmma() and gives_registers() else "sm80"
-    elif family == "sm90":
+    check_family(family)
+    if family == "sm90":
         _check_wgmma(by_tma)
-    elif family != "sm80":
-        raise tc.ArgumentError(f"family is {family!r}; allowed are {', '.join(FAMILIES)}")
     return (_choose_wgmma if family == "sm90" else _choose_mma_sync)(M, N, K, format)
 
 
@@ -212,9 +211,7 @@ def _microseconds(
 
 def _wgmma_bytes(config: HopperMixedConfig, format: WeightFormat) -> tuple[int, int]:
     """Shared memory of a stage of the wgmma kernel, for scales of f32, and of its sums."""
-    stage = 2 * config.tokens * CHUNK + config.columns * CHUNK * format.dtype.bits // 8
-    stage += config.columns * format.group_rows(1) * 5
-    return stage, 4 * config.tokens * (config.columns + 4)
+    return _stage_bytes(config, CHUNK, 1, format), _sum_bytes(config)
 
 
 def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
@@ -239,7 +236,16 @@ def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfi
 
 def _bytes(config: MixedConfig, format: WeightFormat) -> int:
     """Shared memory of a CTA, for scales of f32."""
-    stage = 2 * config.tokens * (config.depth + PAD)
-    stage += config.columns * config.depth * format.dtype.bits // 8
-    stage += config.columns * format.group_rows(config.warps_k) * 5
-    return config.stages * stage + 4 * config.warps_k * config.tokens * (config.columns + 4)
+    stage = _stage_bytes(config, config.depth + PAD, config.warps_k, format)
+    return config.stages * stage + config.warps_k * _sum_bytes(config)
+
+
+def _stage_bytes(config: MixedConfig | HopperMixedConfig, row: int, chunks: int, format: WeightFormat) -> int:
+    """Rows of A of so many elements; words, scales of f32 and zero points of so many chunks."""
+    words = chunks * CHUNK * format.dtype.bits // 8
+    return 2 * config.tokens * row + config.columns * (words + 5 * format.group_rows(chunks))
+
+
+def _sum_bytes(config: MixedConfig | HopperMixedConfig) -> int:
+    """Sums of a tile, in rows of 4 numbers more."""
+    return 4 * config.tokens * (config.columns + 4)
