@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import tensorcore_dsl as tc
 from benchmarks.gpu import Launch, Monitor
-from benchmarks.harness import Report, attempt, geometric_mean
+from benchmarks.harness import Report, add_seconds, attempt, geometric_mean
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.programs import examples
 from benchmarks.programs.examples import Case, drawing, measure, rotating
@@ -85,20 +85,8 @@ METHOD = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--rounds", type=int, default=ROUNDS, metavar="R", help=f"samples of each launch (default: {ROUNDS})")
-    add(
-        "--random",
-        type=int,
-        default=0,
-        metavar="N",
-        help="random problems beside the fixed ones (default: 0)",
-    )
-    add(
-        "--seconds",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="start no case after this long (default: 600)",
-    )
+    add("--random", type=int, default=0, metavar="N", help="random problems to measure, too (default: 0)")
+    add_seconds(parser, 600.0, "case")
 
 
 def run(options: argparse.Namespace) -> Report:

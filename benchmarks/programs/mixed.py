@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from benchmarks.gpu import Monitor
-from benchmarks.harness import Report, attempt, comma_list
+from benchmarks.harness import Report, add_seconds, attempt, comma_list
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.programs.examples import (
     METHOD,
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=comma_list(int), default=list(ROWS), metavar="M,...")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=["s4", "s8", "e4m3"])
     parser.add_argument("--rounds", type=int, metavar="R", help=f"samples of each (default: {ROUNDS})")
-    parser.add_argument("--seconds", type=float, default=300.0, help="start no case after this long")
+    add_seconds(parser, 300.0, "case")
 
 
 def run(options: argparse.Namespace) -> Report:
