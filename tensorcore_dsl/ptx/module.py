@@ -354,8 +354,10 @@ def _within_directives(config: LaunchConfig, kernel: syntax.Function) -> LaunchC
 
 def _dim(extents: tuple[int, ...] | None) -> Dim | None:
     """Pad the extents of a directive with ones."""
-    x, y, z = (*extents, 1, 1)[:3] if extents else (0, 0, 0)
-    return (x, y, z) if extents else None
+    if not extents:
+        return None
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
 
 
 def _fields(param: syntax.Variable, x: Any) -> dict[str, Any]:

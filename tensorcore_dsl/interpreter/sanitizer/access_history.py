@@ -71,8 +71,8 @@ POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = rang
 # COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `vector_clocks.Rows`, with
 # the bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
 # EARLIER: not 0 while accesses to global memory may meet those of earlier launches. DEVICES: their
-# clusters take turns. LOG: uint32 rows of loads of warps from shared memory that wait to be noted: LOGGED
-# of them, of which NOTED have been noted.
+# clusters take turns. LOG: uint32 rows, each a load of a warp from shared memory. LOGGED rows are in use,
+# and the history has the first NOTED of them.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
 COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
 SINCE, EARLIER, DEVICES, LOG, LOGGED, NOTED, LENGTH = range(20, 27)
@@ -308,8 +308,8 @@ def linked(h: Any, serial: int, lanes: int, rest: int) -> int:
 def added(h: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
     """The code after an access, without those before it that it stands for.
 
-    A strong access stands for strong ones only, as the next strong one is not in conflict with it,
-    and for those that all threads know.
+    A strong access stands for strong ones, as the next strong one is not in conflict with it. It
+    stands for a weak one only if all threads know of that one.
     An atomic one stands for the last write, too, if that is strong: it has observed the write,
     which therefore happened before all that comes after the atomic one.
 
