@@ -110,6 +110,8 @@ SCALAR = [
     row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="f16/f64", rnd=RND, sat=SAT),
     row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/f64 bf16/f16 f16/bf16", rnd=RND, requires="90", ptx="7.8"),
     row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/f32", rnd=RND2, requires="80", ptx="7.0"),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/f32", rnd=".rm .rp", requires="90", ptx="7.8"),
+    row("cvt{rnd}{ftz}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="bf16/f32", rnd=RND, ftz=".ftz", requires="90", ptx="7.8"),
     row("cvt{rnd}{relu}.{d}.{a}",         "d:{d} = a:{a}",     CVT, single, d="f16 bf16", a="f32", rnd=RND2, relu=".relu", requires="80", ptx="7.0"),
     row("cvt{rnd}{relu}{satfinite}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d="bf16", a="f32", rnd=RND2, relu=RELU, satfinite=".satfinite", requires="80", ptx="8.1"),
     row("cvt{rnd}{relu}{satfinite}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d="f16", a="f32", rnd=RND2, relu=".relu", satfinite=".satfinite", requires="80", ptx="8.1"),
