@@ -23,7 +23,6 @@ TOOLS = {
     "first-call": ("benchmarks.host.first_call", "first runs in emulation, each in a new process"),
     "merge": ("benchmarks.products.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.choices.tuning", "find and remember gemm's fastest configuration for problems"),
-    "batch-invariant": ("benchmarks.answered.batch_invariant", "gemm with one order of summation for all M"),
     "attention": ("benchmarks.programs.attention", "attention and its gradients beside cuDNN, on a GPU"),
     "forms": ("benchmarks.forms", "every matrix instruction on the CPU, the slowest ones first"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
@@ -34,13 +33,8 @@ TOOLS = {
         "the steps of the attention tutorial beside cuDNN, on a GPU",
     ),
     "tutorial": ("benchmarks.programs.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
-    "timeline": (
-        "benchmarks.answered.timeline",
-        "times of configurations that the timeline was fitted to, on a GPU",
-    ),
     "torch-mlp": ("benchmarks.programs.torch_mlp", "an MLP in PyTorch, on a GPU"),
     "distributed": ("benchmarks.products.distributed", "products on several GPUs beside NCCL and cuBLAS"),
-    "sanitizers": ("benchmarks.answered.sanitizers", "compute-sanitizer on planted bugs, on a GPU"),
     "report": ("benchmarks.page", "tables of docs/ from the newest recorded results"),
 }
 EPILOG = """\
@@ -53,7 +47,6 @@ examples:
   python -m benchmarks merge part1.json part2.json       one report of a suite measured in parts
   python -m benchmarks gemm --target cpu --arch sm_80    the emulator, also where there is a GPU
   python -m benchmarks tune --sizes 4096 --dtype bf16    measure tiles; gemm remembers the best
-  python -m benchmarks batch-invariant --dtypes bf16     the cost of bits that do not depend on M
   python -m benchmarks report                            update docs/performance.md, docs/measurements.md
   python -m benchmarks compile --help                    the options of one benchmark
 

@@ -2,7 +2,7 @@
 
 Figures of published microbenchmarks are rounded, and were not measured again. Those that are marked
 as fitted were chosen such that estimates agree with times of our kernels on an H200, for half of
-the configurations of `python -m benchmarks timeline`; the other half checks them.
+the recorded configurations; the other half checks them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 LUO = "Luo et al., microbenchmarks of Hopper, arXiv:2402.13499 and arXiv:2501.12084"
 VENDOR = "the vendor's datasheet and tuning guide for Hopper"
-FITTED = "fitted to H200 times of the library's GEMMs (benchmarks/answered/timeline.py)"
+FITTED = "fitted to H200 times of the library's GEMMs (benchmarks/results/timeline-*.json)"
 MODEL = "fitted to H200 times of the library's GEMMs (benchmarks/results/timings.npz)"
 
 

@@ -1,1 +1,0 @@
-"""Benchmarks of questions that recorded results have answered."""
