@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import tensorcore_dsl as tc
@@ -216,6 +217,30 @@ def cases() -> Iterator[Case]:
                 described=described,
                 reduce=reduce,
             )
+    for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64):
+        rows = np.arange(1, 321).reshape(20, 16).astype(dtype)
+        yield Case(
+            f"NaN fill of {np.dtype(dtype)}",
+            hopper_kernels.load_box,
+            (1, THREADS),
+            [rows],
+            [((rows.itemsize * 64,), u32)],
+            corner=np.array([10, 8], i32),
+            box=(16, 16),
+            nan_fill=True,
+        )
+    shape, index, offsets, described = pixel_kernels.CASES["an image's corner"]
+    yield Case(
+        "im2col load, NaN fill",
+        pixel_kernels.load_column,
+        (1, 32),
+        [words(shape, np.float16)],
+        [(described[0], np.float16)],
+        index=index,
+        offsets=offsets,
+        described=described,
+        nan_fill=True,
+    )
 
 
 def main() -> None:

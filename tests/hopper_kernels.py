@@ -31,11 +31,18 @@ def first_box(x: tc.Array, y: tc.Array):
 
 
 @tc.kernel
-def load_box(source: tc.Array, image: tc.Array, corner: tc.Array, box: tc.Const = (), swizzle: tc.Const = 0):
+def load_box(
+    source: tc.Array,
+    image: tc.Array,
+    corner: tc.Array,
+    box: tc.Const = (),
+    swizzle: tc.Const = 0,
+    nan_fill: tc.Const = False,
+):
     """The bytes of shared memory after a tensor load of `box` at `corner` (its own order)."""
     tc.launch_bounds(128)
     size = image.shape[0]
-    map = tc.tensor_map(source, box, swizzle=swizzle)
+    map = tc.tensor_map(source, box, swizzle=swizzle, nan_fill=nan_fill)
     tile = tc.shared(space(reach(map)), tc.u32, align=1024)
     bar = tc.mbarriers(1)[0]
     t = tc.threadIdx.x

@@ -141,7 +141,9 @@ class _Reader:
         im2col = None
         if c.maybe(r"(?=lower )"):
             im2col = Im2col(*[self.numbers(c, word) for word in Im2col._fields])
-        return TensorMap(int(match[1]), axes, box, int(swizzle[1]) if swizzle else 0, im2col=im2col)
+        nan_fill = bool(c.maybe("nan"))
+        swizzled = int(swizzle[1]) if swizzle else 0
+        return TensorMap(int(match[1]), axes, box, swizzled, im2col=im2col, nan_fill=nan_fill)
 
     def numbers(self, c: _Cursor, word: str) -> tuple[int, ...]:
         return tuple(map(int, c.take(rf"{word}((?: -?{_INT})+)", f"`{word}` and numbers")[1].split()))

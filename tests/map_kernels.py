@@ -28,7 +28,7 @@ def room_for_maps(blocks: int) -> np.ndarray:
     return np.frombuffer(mmap(-1, 256 * blocks), np.uint64).reshape(blocks, 2, 16)
 
 
-def describe(place, space, array, box, swizzle, element):
+def describe(place, space, array, box, swizzle, element, fill):
     """Set all fields of the map at `place`; all axes of the array are contiguous."""
     rank, size = len(box), array.dtype.itemsize
     tc.emit(REPLACE.format("global_address", space, 64), place, array.at(*[0] * rank).address)
@@ -45,7 +45,7 @@ def describe(place, space, array, box, swizzle, element):
     tc.emit(REPLACE.format("elemtype", space, 32), place, element)
     tc.emit(REPLACE.format("interleave_layout", space, 32), place, 0)
     tc.emit(REPLACE.format("swizzle_mode", space, 32), place, {0: 0, 32: 1, 64: 2, 128: 3}[swizzle])
-    tc.emit(REPLACE.format("fill_mode", space, 32), place, 0)
+    tc.emit(REPLACE.format("fill_mode", space, 32), place, fill)
 
 
 @tc.kernel
@@ -59,6 +59,7 @@ def boxes_by_maps(
     swizzle: tc.Const = 0,
     through: tc.Const = "shared",
     mistake: tc.Const = "",
+    fill: tc.Const = 0,
 ):
     """Each block copies a box of x to the same place of y, by maps that it makes of both.
 
@@ -82,7 +83,7 @@ def boxes_by_maps(
         if t == 0:
             target = place.address if through == "global" else words.at(i, 0).address
             space = "global" if through == "global" else "shared::cta"
-            describe(target, space, array, box, swizzle, element)
+            describe(target, space, array, box, swizzle, element, fill)
             if mistake == "rank":
                 tc.emit(REPLACE.format("rank", space, 32), target, rank)
             if mistake == "larger":

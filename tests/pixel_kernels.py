@@ -32,10 +32,18 @@ OPEN = {"between two steps": ((2, 9, 7, 16), (0, 1, 3, 0), (0, 0), ((12, 16), (0
 
 
 @tc.kernel(threads=32)
-def load_column(x: tc.Array, out: tc.Array, index: tc.Const, offsets: tc.Const, described: tc.Const):
+def load_column(
+    x: tc.Array,
+    out: tc.Array,
+    index: tc.Const,
+    offsets: tc.Const,
+    described: tc.Const,
+    nan_fill: tc.Const = False,
+):
     """Load one column of pixels to a tile, and the tile to `out`, (pixels, channels)."""
     box, lower, upper, steps, swizzle = described
-    column = tc.tensor_map(x, box, swizzle, im2col=(lower, upper), element_strides=steps)
+    corners = lower, upper
+    column = tc.tensor_map(x, box, swizzle, im2col=corners, element_strides=steps, nan_fill=nan_fill)
     tile = tc.shared(box, x.dtype, swizzle=swizzle, align=1024)
     bar, lane = tc.mbarriers(1)[0], tc.threadIdx.x
     if lane == 0:

@@ -23,9 +23,13 @@ RNG = np.random.default_rng(11)
 FRESH = 0xEE  # what shared memory holds before a copy
 
 
-def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int]) -> np.ndarray:
-    """The box at `corner`, zeros outside the array."""
-    found = np.zeros(tuple(box), array.dtype)
+OOB_NAN = {2: 0x7FF7, 4: 0x7FFFFFF7, 8: 0x7FFFFFFFFFFFFFF7}
+
+
+def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int], nan: bool = False) -> np.ndarray:
+    """The box at `corner`, zeros or OOB-NaN outside the array."""
+    size = array.itemsize
+    found = np.full(tuple(box), OOB_NAN[size] if nan else 0, f"u{size}").view(array.dtype)
     for index in np.ndindex(*box):
         place = tuple(c + i for c, i in zip(corner, index, strict=True))
         if all(0 <= p < n for p, n in zip(place, array.shape, strict=True)):
@@ -47,9 +51,11 @@ def laid_out(values: np.ndarray, swizzle: int) -> np.ndarray:
     return image.view(np.uint32)
 
 
-def image_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int], swizzle: int) -> Any:
+def image_of(
+    array: np.ndarray, corner: Sequence[int], box: Sequence[int], swizzle: int, nan: bool = False
+) -> Any:
     """What `load_box` should write."""
-    return laid_out(box_of(array, corner, box), swizzle)
+    return laid_out(box_of(array, corner, box, nan), swizzle)
 
 
 CASES = [
@@ -72,6 +78,27 @@ def test_loads_of_every_rank(shape, dtype, box, corner, swizzle):
     image = np.zeros(len(expected), np.uint32)
     run(hopper.load_box, 1, 128, array, image, np.array(corner, np.int32), box=box, swizzle=swizzle)
     assert np.array_equal(image, expected)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, box, corner, swizzle", [case for case in CASES if np.dtype(case[1]).kind not in "ui"]
+)
+def test_elements_outside_are_nan_on_request(shape, dtype, box, corner, swizzle):
+    array = RNG.integers(1, 100, shape).astype(dtype)
+    options = {"box": box, "swizzle": swizzle, "nan_fill": True}
+    expected = image_of(array, corner, box, swizzle, nan=True)
+    image = np.zeros(len(expected), np.uint32)
+    corners = np.array(corner, np.int32)
+    run(hopper.load_box, 1, 128, array, image, corners, **options)
+    assert np.array_equal(image, expected)
+
+
+def test_nan_fill_is_of_floats():
+    array, image = np.ones((40, 48), np.int16), np.zeros(512, np.uint32)
+    with pytest.raises(
+        tc.OperandError, match="nan_fill is of f16, bf16, f32 and f64; argument 'source' has s16"
+    ):
+        run(hopper.load_box, 1, 128, array, image, np.zeros(2, np.int32), box=(16, 16), nan_fill=True)
 
 
 @pytest.mark.parametrize("shape, dtype, box, corner, swizzle", [case for case in CASES if min(case[3]) >= 0])

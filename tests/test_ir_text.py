@@ -213,7 +213,7 @@ def test_the_text_that_people_read():
 
 MAPPED = """\
 kernel mapped(a = %0:u64, a_map = %1:u64 map 0 axes 1 0 box 64 128 swizzle 128, b_map = %2:u64 \
-map 3 axes 0 box 256) cluster 2 1 1 {
+map 3 axes 0 box 256 nan) cluster 2 1 1 {
   return
 }
 """
@@ -224,7 +224,7 @@ def test_tensor_maps_and_clusters():
     assert [p.tensor_map for p in kernel.params] == [
         None,
         TensorMap(0, (1, 0), (64, 128), 128),
-        TensorMap(3, (0,), (256,)),
+        TensorMap(3, (0,), (256,), nan_fill=True),
     ]
     assert kernel.cluster == (2, 1, 1)
     assert format_kernel(kernel) == MAPPED

@@ -195,7 +195,7 @@ def test_everything_comes_back(directory):
         tensor_maps=(
             TensorMap(0, (1, 0), (64, 128), 128, Loc("file.py", 3, 4, 9, "load")),
             TensorMap(1, (0,), (8,)),
-            TensorMap(2, (2, 1, 0), (8, 64), im2col=Im2col((-1,), (-2,), (3,))),
+            TensorMap(2, (2, 1, 0), (8, 64), im2col=Im2col((-1,), (-2,), (3,)), nan_fill=True),
         ),
     )
     kernel_cache.store("ab" * 32, made, diagnostics)

@@ -35,6 +35,19 @@ def test_boxes_move_by_maps_that_kernels_make(shape, dtype, box, corners, swizzl
     assert np.array_equal(y, wanted)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_elements_outside_are_nan_on_request(dtype):
+    x, y = np.ones((16, 32), dtype), np.zeros((20, 32), dtype)
+    run(x, y, [(8, 0)], (16, 32), fill=1)
+    assert not y[:8].any() and (y[8:16] == 1).all() and np.isnan(y[16:]).all()
+
+
+def test_nan_fill_is_of_floats():
+    x = np.ones((16, 32), np.uint16)
+    with pytest.raises(EmulationError, match="NaN fill of floats alone"):
+        run(x, x.copy(), [(8, 0)], (16, 32), fill=1)
+
+
 MISTAKES = [
     ("no acquire", "shared", EmulationError, "whose bytes its block has not acquired: fence.proxy"),
     ("no acquire", "global", EmulationError, "whose bytes its block has not acquired: fence.proxy"),

@@ -180,8 +180,9 @@ def test_numbers_of_the_driver():
     promotion = driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B
     assert int(promotion) == tensor_maps.L2_PROMOTION
     assert int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE) == cuda_driver._NO_INTERLEAVE
-    fill = driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
-    assert int(fill) == cuda_driver._FILL_ZEROS
+    fill = driver.CUtensorMapFloatOOBfill
+    assert fill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE == 0
+    assert fill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA == 1
     assert int(driver.CUresult.CUDA_ERROR_INVALID_CONTEXT) == cuda_driver._NO_CONTEXT
     assert ctypes.sizeof(ctypes.c_uint64) * len(driver.CUtensorMap().opaque) == tensor_maps.MAP_BYTES
 

@@ -29,7 +29,7 @@ HEAD = {
     "block_shared": int,
     "threads": {int, type(None)},
     "cluster": {(int, int, int), type(None)},
-    "tensor_maps": [(int, [int], [int], int, {(str, int, int, int, str), type(None)}, [[SIGNED]])],
+    "tensor_maps": [(int, [int], [int], int, {(str, int, int, int, str), type(None)}, [[SIGNED]], bool)],
     "checks": bool,
     "diagnostics": [(str, str, int)],
 }
@@ -105,8 +105,9 @@ def _read(entry: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
                 swizzle,
                 loc and Loc(*loc),
                 Im2col(*map(tuple, im2col)) if im2col else None,
+                nan_fill,
             )
-            for argument, axes, box, swizzle, loc, im2col in head["tensor_maps"]
+            for argument, axes, box, swizzle, loc, im2col, nan_fill in head["tensor_maps"]
         ),
         checks=head["checks"],
     )
@@ -141,7 +142,8 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
         "threads": cubin.threads,
         "cluster": cubin.cluster,
         "tensor_maps": [
-            (m.argument, m.axes, m.box, m.swizzle, _place(m.loc), m.im2col or ()) for m in cubin.tensor_maps
+            (m.argument, m.axes, m.box, m.swizzle, _place(m.loc), m.im2col or (), m.nan_fill)
+            for m in cubin.tensor_maps
         ],
         "checks": cubin.checks,
         "diagnostics": diagnostics,

@@ -66,7 +66,7 @@ static int fits(CUdeviceptr data, const int32_t *shape, const int64_t *strides, 
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, int element_bytes, CUdeviceptr data,
                        const int32_t *shape, const int64_t *strides, int rank, const int *axes,
                        const cuuint32_t *box, CUtensorMapSwizzle swizzle, const int (*corners)[3],
-                       const cuuint32_t *steps)
+                       const cuuint32_t *steps, int nan_fill)
 {
     const cuuint64_t longest = (1ULL << 40) - 16;
     cuuint64_t extents[5], bytes[5], reach;
@@ -84,10 +84,10 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, int element_b
                                        corners[0], corners[1], box[0], box[1], steps,
                                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                        (CUtensorMapL2promotion)L2_PROMOTION,
-                                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                       (CUtensorMapFloatOOBfill)nan_fill);
     return cuTensorMapEncodeTiled(map, type, (cuuint32_t)rank, (void *)(uintptr_t)data, extents, bytes, box,
                                   steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                  (CUtensorMapL2promotion)L2_PROMOTION, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                  (CUtensorMapL2promotion)L2_PROMOTION, (CUtensorMapFloatOOBfill)nan_fill);
 }
 """.replace("L2_PROMOTION", str(L2_PROMOTION)),
 }
@@ -307,7 +307,8 @@ class CSource(EagerDict):
         yield (
             f"    result = encode(&maps[{number}], (CUtensorMapDataType){DATA_TYPES[kind.dtype.name]}, "
             f"{element_bytes(kind)}, {name}.data, {name}.shape, {name}.strides, {len(tensor_map.axes)}, "
-            f"axes, box, (CUtensorMapSwizzle){TENSOR_MAP_SWIZZLES[tensor_map.swizzle]}, {corners}, steps);"
+            f"axes, box, (CUtensorMapSwizzle){TENSOR_MAP_SWIZZLES[tensor_map.swizzle]}, {corners}, steps, "
+            f"{int(tensor_map.nan_fill)});"
         )
         yield "    if (result != CUDA_SUCCESS)"
         yield "        return result;"

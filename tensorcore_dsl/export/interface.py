@@ -129,6 +129,7 @@ class Interface:
                     "box": list(m.box),
                     "swizzle": m.swizzle,
                     "im2col": m.im2col,
+                    "nan_fill": m.nan_fill,
                 }
                 for m in cubin.tensor_maps
             ],
@@ -169,6 +170,7 @@ class Interface:
                 tuple(m["box"]),
                 m["swizzle"],
                 im2col=m["im2col"] and Im2col(*map(tuple, m["im2col"])),
+                nan_fill=m["nan_fill"],
             )
             for m in document["tensor_maps"]
         )

@@ -248,7 +248,8 @@ class TensorMap:
 
     argument: the kernel's run-time argument that it describes; axes: that array's axes, innermost
     first; box: elements of one copy along these axes, in im2col mode channels and pixels; swizzle:
-    bytes, 0 for none; loc: where the kernel first asks for it; im2col: None in tile mode.
+    bytes, 0 for none; loc: where the kernel first asks for it; im2col: None in tile mode; nan_fill: elements
+    outside of the array are the NaN OOB-NaN, not zeros.
     """
 
     argument: int
@@ -257,6 +258,7 @@ class TensorMap:
     swizzle: int = 0
     loc: Loc | None = field(default=None, compare=False)
     im2col: Im2col | None = None
+    nan_fill: bool = False
 
 
 @dataclass(frozen=True)

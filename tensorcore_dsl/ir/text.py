@@ -76,6 +76,7 @@ class _Writer:
         end = f" swizzle {m.swizzle}" if m.swizzle else ""
         if m.im2col is not None:
             end += "".join(f" {word} {_numbers(of)}" for word, of in m.im2col._asdict().items())
+        end += " nan" * m.nan_fill
         return f"{text} map {m.argument} axes {_numbers(m.axes)} box {_numbers(m.box)}{end}"
 
     def table_lines(self) -> Iterator[str]:

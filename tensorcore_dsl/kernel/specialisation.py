@@ -266,4 +266,4 @@ def _map_argument(argument: Any, tensor_map: nodes.TensorMap, name: str) -> Any:
     tiled(described, tensor_map, f"argument {name!r}")
     writable = isinstance(described.type, ArrayType) and described.type.writable
     m = tensor_map
-    return TensorMapArgument(argument, name, m.axes, m.box, m.swizzle, writable, m.im2col)
+    return TensorMapArgument(argument, name, m.axes, m.box, m.swizzle, writable, m.im2col, m.nan_fill)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -110,6 +111,7 @@ def tensor_map(
     *,
     im2col: Sequence[Sequence[int]] | None = None,
     element_strides: Sequence[int] | None = None,
+    nan_fill: bool = False,
 ) -> TensorMap:
     """The tensor map of an array argument, which the launch encodes.
 
@@ -130,6 +132,9 @@ def tensor_map(
     element_strides : sequence of int, optional
         In im2col mode, the step from one filter base to the next along each axis of pixels, 1 to 8;
         None: 1.
+    nan_fill : bool, optional
+        Elements outside the array are the NaN `OOB-NaN`, not zeros; of f16, bf16, f32 and f64. A
+        product of it by `fma.rn.oob` is 0.
 
     Returns
     -------
@@ -152,7 +157,7 @@ def tensor_map(
 
     Notes
     -----
-    Section 5.5 of the PTX manual. Coordinates outside the array read as zero, and are not stored.
+    Section 5.5 of the PTX manual. Elements outside the array are not stored.
     A convolution of R x S taps with padding P and dilation L has the corners (-P, -P) and
     (P - (R - 1) * L, P - (S - 1) * L), its stride is `element_strides`, and tap (r, s) is loaded with
     the offsets (r * L, s * L).
@@ -160,7 +165,7 @@ def tensor_map(
     peers, rank = getattr(array, "peers", (None, None))
     if peers is not None:
         maps = [
-            tensor_map(one, box, swizzle, im2col=im2col, element_strides=element_strides)
+            tensor_map(one, box, swizzle, im2col=im2col, element_strides=element_strides, nan_fill=nan_fill)
             for one in peers.arrays
         ]
         address = peers.choose(rank, [one.address for one in maps])
@@ -174,8 +179,11 @@ def tensor_map(
             "the box of a tensor map has positive extents known at compile time, not "
             f"{', '.join(map(describe, box))}"
         )
+    if nan_fill and not (array.dtype.is_float and array.dtype.itemsize > 1):
+        raise OperandError(f"nan_fill is of f16, bf16, f32 and f64; argument {array.name} has {array.dtype}")
     if im2col is not None:
-        return _pixel_map(array, argument, box, swizzle, im2col, element_strides)
+        described = _pixel_map(array, argument, box, swizzle, im2col, element_strides)
+        return _parameter(array, replace(described, nan_fill=nan_fill))
     if element_strides is not None:
         raise OperandError(
             "element strides are of im2col mode: write tc.tensor_map(..., im2col=(lower, upper))"
@@ -199,7 +207,8 @@ def tensor_map(
             f"{_strides(array)}), where the box {tuple(box)} has {box[first]}"
         )
     of_axes = tuple(box[d] for d in axes)
-    return _parameter(array, nodes.TensorMap(argument, axes, of_axes, swizzle, builder().locate()))
+    described = nodes.TensorMap(argument, axes, of_axes, swizzle, builder().locate(), nan_fill=nan_fill)
+    return _parameter(array, described)
 
 
 def _pixel_map(
@@ -209,7 +218,7 @@ def _pixel_map(
     swizzle: int,
     corners: Sequence[Sequence[int]],
     steps: Sequence[int] | None,
-) -> TensorMap:
+) -> nodes.TensorMap:
     """The tensor map of im2col mode of an array argument."""
     steps = [1] * (array.ndim - 2) if steps is None else steps
     numbers = [*corners, steps]
@@ -228,7 +237,7 @@ def _pixel_map(
     axes, inner_first = tuple(reversed(range(array.ndim))), [tuple(reversed(of)) for of in numbers]
     im2col = nodes.Im2col(*inner_first)
     loc = builder().locate()
-    return _parameter(array, nodes.TensorMap(argument, axes, tuple(reversed(box)), swizzle, loc, im2col))
+    return nodes.TensorMap(argument, axes, tuple(reversed(box)), swizzle, loc, im2col)
 
 
 def _parameter(array: Array, wanted: nodes.TensorMap) -> TensorMap:

@@ -28,34 +28,38 @@ class TensorMap:
         The elements of one copy along each axis of the array.
     swizzle : int
         Bytes: 0, 32, 64 or 128.
+    nan_fill : bool
+        Elements outside of the array are NaN, not zeros.
     """
 
     array: Any
     box: tuple[int, ...]
     swizzle: int = 0
+    nan_fill: bool = False
 
     def argument(self, array: np.ndarray, name: str) -> TensorMapArgument:
         """Return the emulator's argument for parameter `name`. `array` is the host copy of `self.array`."""
         axes = tuple(reversed(range(array.ndim)))
-        return TensorMapArgument(array, name, axes, self.box[::-1], self.swizzle, array.flags.writeable)
+        box, writable = self.box[::-1], array.flags.writeable
+        return TensorMapArgument(array, name, axes, box, self.swizzle, writable, nan_fill=self.nan_fill)
 
     def object(self, array: np.ndarray) -> np.ndarray:
         """Return the map's 128 bytes in the emulator's format. `array` is the host copy of `self.array`."""
         tensor_map, rank = np.zeros(1, OBJECT), array.ndim
         tensor_map["global_address"] = array.__array_interface__["data"][0]
         tensor_map["rank"], tensor_map["swizzle_mode"] = rank - 1, SWIZZLES.index(self.swizzle)
-        tensor_map["elemtype"] = TYPES.index(f"u{8 * array.itemsize}")
+        tensor_map["elemtype"] = TYPES.index(f"{'uf'[self.nan_fill]}{8 * array.itemsize}")
         tensor_map["global_dim"][0, :rank], tensor_map["box_dim"][0, :rank] = (
             array.shape[::-1],
             self.box[::-1],
         )
         tensor_map["global_stride"][0, : rank - 1] = array.strides[-2::-1]
-        tensor_map["element_stride"] = 1
+        tensor_map["element_stride"], tensor_map["fill_mode"] = 1, self.nan_fill
         return tensor_map.view(np.uint8)
 
 
 @public
-def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0) -> TensorMap:
+def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0, nan_fill: bool = False) -> TensorMap:
     """Make a tensor map that a PTX kernel takes as an argument.
 
     Parameters
@@ -66,6 +70,8 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0) -> TensorMap:
         The elements of one copy along each axis of the array.
     swizzle : int
         Bytes: 0, 32, 64 or 128.
+    nan_fill : bool
+        Elements outside of the array are NaN, not zeros; of f16, bf16, f32 and f64.
 
     Returns
     -------
@@ -86,7 +92,7 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0) -> TensorMap:
         raise ArgumentError(f"a swizzle of {swizzle} bytes; allowed are 0, 32, 64 and 128")
     if len(box) != len(array.shape):
         raise ArgumentError(f"a box of {len(box)} axes for an array of {len(array.shape)}")
-    return TensorMap(array, tuple(map(int, box)), swizzle)
+    return TensorMap(array, tuple(map(int, box)), swizzle, nan_fill)
 
 
 def on_arrays(values: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:

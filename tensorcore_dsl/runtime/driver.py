@@ -25,7 +25,7 @@ from tensorcore_dsl.runtime.host_staging import Bytes
 from tensorcore_dsl.runtime.launch import Loaded
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
-_NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
+_NO_INTERLEAVE = 0  # CUtensorMapInterleave
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _IMPLICIT_CAPTURE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 _USUAL_DEVICE = 0  # A thread without a context gets the context of this device.
@@ -209,7 +209,7 @@ class CudaDriver(EagerDict):
             (ctypes.c_uint64 * rank)(*tile.extents), (ctypes.c_uint64 * rank)(*tile.strides),
             *box, (ctypes.c_uint32 * rank)(*steps),
             _NO_INTERLEAVE, tensor_maps.TENSOR_MAP_SWIZZLES[tile.swizzle],
-            tensor_maps.L2_PROMOTION, _FILL_ZEROS,
+            tensor_maps.L2_PROMOTION, tile.nan_fill,
         )  # fmt: skip
         code = encode(*arguments)
         if code == _NO_CONTEXT:

@@ -45,6 +45,7 @@ class Tiled(NamedTuple):
     box: tuple[int, ...]
     swizzle: int
     im2col: Im2col | None = None
+    nan_fill: bool = False
 
 
 def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
@@ -60,7 +61,7 @@ def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
         strides.append(used)
         reach = used * extent
     m = tensor_map
-    return Tiled(array.type.dtype, extents, tuple(strides), m.box, m.swizzle, m.im2col)
+    return Tiled(array.type.dtype, extents, tuple(strides), m.box, m.swizzle, m.im2col, m.nan_fill)
 
 
 def _rounded(size: int) -> int:

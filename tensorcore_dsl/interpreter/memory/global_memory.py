@@ -49,6 +49,7 @@ class TensorMapArgument:
     swizzle: int = 0
     writable: bool = True
     im2col: Im2col | None = None
+    nan_fill: bool = False
 
 
 class Arguments:

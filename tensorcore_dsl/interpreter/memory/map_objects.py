@@ -17,7 +17,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.pixel_columns import PixelColumn
-from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox
+from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox, nan_fill
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
@@ -106,10 +106,10 @@ class MapObjects:
         axes, kind = int(fields["rank"]) + 1, int(fields["elemtype"])
         wrong = {
             f"it has {axes} axes, {rank} coordinates were given": axes != rank,
-            "the emulator has element types 0 to 12, swizzle modes 0 to 3, no interleaving, zeros "
-            "outside of the array and steps of one element": kind >= len(TYPES)
+            "the emulator has element types 0 to 12, swizzle modes 0 to 3, no interleaving, NaN fill of "
+            "floats alone and steps of one element": kind >= len(TYPES)
             or fields["swizzle_mode"] >= len(SWIZZLES) or fields["swizzle_atomicity"]
-            or fields["interleave_layout"] or fields["fill_mode"]
+            or fields["interleave_layout"] or (fields["fill_mode"] and "f" not in TYPES[kind])
             or (fields["element_stride"][:axes] != 1).any(),
             "its extents or its box are 0": axes <= RANK and not (
                 fields["global_dim"][:axes].all() and fields["box_dim"][:axes].all()
@@ -131,7 +131,8 @@ class MapObjects:
         name, real = self.memory.locate(start, reach, f"tensor {verb}", thread)
         mask = SWIZZLES[int(fields["swizzle_mode"])]
         _, map_at = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
-        return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind], map_at)
+        fill = nan_fill(BYTES[kind]) if fields["fill_mode"] else 0
+        return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind], map_at, fill)
 
     def read(self, thread: int, box: TensorBox, serial: int) -> Callable[[], None] | None:
         """Show the detector of races that the copy `serial` reads its map until it is over (9.7.9.25).

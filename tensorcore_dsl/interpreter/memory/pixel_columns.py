@@ -69,7 +69,7 @@ class PixelColumn(TensorBox):
         high = max(min(first + channels, shape[-1]), low)
         there = (*places[rows].T, slice(low, high))
         here = rows, slice(low - first, high - first)
-        stage = np.zeros((pixels, channels), self.array.dtype)
+        stage = np.full((pixels, channels), self.fill & 256**self.element - 1, self.array.dtype)
         stage[here] = self.array[there]
         return replace(
             self,

@@ -25,16 +25,22 @@ from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
 from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.lowering import compiled
+from tensorcore_dsl.numerics.scalar import OOB_NAN
 
 RANK = 5
 EXTENT, STRIDE, BOX, START = range(4)  # rows of a plan: elements, bytes, elements, coordinates
+
+
+def nan_fill(element: int) -> int:
+    """Eight bytes of OOB-NaN, of elements of `element` bytes (PTX manual 5.5.3.3)."""
+    return int.from_bytes(OOB_NAN[8 * element].to_bytes(element, "little") * (8 // element), "little")
 
 
 class Shape(NamedTuple):
     """A box of an array, without its place, for compiled functions.
 
     real: real address of the array's first element. plan: (4, RANK). element: bytes of an element.
-    mask: address bits that the swizzle changes, 0 for none. pitch: see `TensorBox`.
+    mask: address bits that the swizzle changes, 0 for none. pitch, fill: see `TensorBox`.
     """
 
     real: int
@@ -42,6 +48,7 @@ class Shape(NamedTuple):
     element: int
     mask: int
     pitch: int
+    fill: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class TensorBox(EagerDict):
 
     real, plan, element, mask: see `Shape`. dtype: NumPy type of the elements; for
     contiguous bytes the name of an element type, or None. map_at: real address of its tensor map, 0 for
-    none in global memory.
+    none in global memory. fill: eight bytes of the elements outside of the array.
     """
 
     name: str
@@ -61,6 +68,7 @@ class TensorBox(EagerDict):
     writable: bool
     dtype: Any = None
     map_at: int = 0
+    fill: int = 0
 
     @classmethod
     def of(cls, argument: TensorMapArgument) -> TensorBox:
@@ -73,7 +81,8 @@ class TensorBox(EagerDict):
         mask = argument.swizzle - 16 if argument.swizzle else 0
         real = array.__array_interface__["data"][0]
         name, writable = f"argument {argument.name!r}", argument.writable and array.flags.writeable
-        return cls(name, real, plan, array.itemsize, mask, writable, array.dtype)
+        fill = nan_fill(array.itemsize) if argument.nan_fill else 0
+        return cls(name, real, plan, array.itemsize, mask, writable, array.dtype, fill=fill)
 
     @classmethod
     def contiguous(cls, name: str, real: int, size: int, dtype: str | None = None) -> TensorBox:
@@ -125,7 +134,7 @@ class TensorBox(EagerDict):
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.real, self.plan, self.element, self.mask, self.pitch)
+        return Shape(self.real, self.plan, self.element, self.mask, self.pitch, self.fill)
 
     @cached_property
     def reach(self) -> int:
@@ -271,7 +280,7 @@ def _load_line(
 
 @compiled
 def load_box(box: Any, start: Any, shared: Any, cta: int, target: int) -> int:  # noqa: PLR0915
-    """Copy a box to `target` in a CTA, zeros outside of the array, and mark it as in flight.
+    """Copy a box to `target` in a CTA, with its fill outside of the array, and mark it as in flight.
 
     start: (RANK,) coordinates.
     """
@@ -327,8 +336,8 @@ def load_box(box: Any, start: Any, shared: Any, cta: int, target: int) -> int:  
             if inside and low <= byte and byte + CHUNK <= high:
                 native.copy16(to, source + byte)
                 continue
-            native.poke64(to, np.uint64(0))
-            native.poke64(to + 8, np.uint64(0))
+            native.poke64(to, np.uint64(box.fill))
+            native.poke64(to + 8, np.uint64(box.fill))
             if inside:
                 for i in range(max(low - byte, 0), min(high - byte, CHUNK)):
                     native.poke8(to + i, native.peek8(source + byte + i))
