@@ -1,4 +1,4 @@
-"""What scalar instructions mean, in Python's integers and fractions: an oracle for tests.
+"""What scalar instructions mean, in Python's integers and fractions: an oracle for tests; operands for it.
 
 Shares nothing with the package: formats are written down again, and rounding works on exact
 numbers. A value is a Fraction, or one of "nan", "+inf", "-inf", "-0".
@@ -7,7 +7,11 @@ numbers. A value is a Fraction, or one of "nan", "+inf", "-inf", "-0".
 from __future__ import annotations
 
 import math
+import zlib
 from fractions import Fraction
+from typing import Any
+
+import numpy as np
 
 # exponent bits, fraction bits, has infinity, the NaN of results, largest finite code
 FORMATS = {
@@ -22,6 +26,65 @@ FORMATS = {
     "e2m1": (2, 1, False, 0x7, 0x7),
 }
 Number = Fraction | str
+
+
+def register_type(kind: str) -> Any:
+    """The type of NumPy that holds a register of PTX type `kind`; bytes lie in 16 bits."""
+    return {8: np.uint16, 16: np.uint16, 32: np.uint32, 64: np.uint64}[int(kind.lstrip("bfsu"))]
+
+
+def columns(kinds: tuple[str, ...], count: int, seed: str) -> list[np.ndarray]:
+    """Return `count` random operands of each type; evenly spaced ones for one type of up to 16 bits."""
+    width = int(kinds[0].lstrip("bfsu"))
+    if len(kinds) == 1 and width <= 16:
+        step = max(1, (1 << width) // count)
+        return [np.arange(0, 1 << width, step).astype(np.uint16)]
+    rng = np.random.default_rng(zlib.crc32(seed.encode()))
+    return [
+        (random_floats if kind in FORMATS else random_integers)(kind, count, rng).astype(register_type(kind))
+        for kind in kinds
+    ]
+
+
+def random_integers(kind: str, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Bits of any length, their complements, and the extremes of the type."""
+    width = int(kind[1:])
+    full = (1 << width) - 1
+    extremes = np.array([0, 1, full, full >> 1, full >> 1 ^ full], np.uint64)
+    short = rng.integers(0, 2**64, count, np.uint64) >> rng.integers(64 - width, 64, count, np.uint64)
+    choice = rng.integers(0, 5, count)
+    return np.select([choice == 0, choice < 3], [rng.choice(extremes, count), short], short ^ np.uint64(full))
+
+
+def random_floats(kind: str, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Numbers near one, special values, and any bits: a third each. Near one, mantissas have few bits.
+
+    Such numbers cancel, and their sums and products lie on midpoints.
+    """
+    exponent_bits, fraction_bits, *_ = FORMATS[kind]
+    sign = 1 << exponent_bits + fraction_bits
+    one, infinity = ((1 << exponent_bits - 1) - 1) << fraction_bits, sign - (1 << fraction_bits)
+    least = 1 << fraction_bits  # the least normal number
+    special = [
+        0,
+        1,
+        least - 1,
+        least,
+        least + 1,
+        one,
+        one + 1,
+        infinity - 1,
+        infinity,
+        infinity + 1,
+        sign - 1,
+    ]
+    any_bits = rng.integers(0, 2 * sign - 1, count, np.uint64, endpoint=True)
+    exponent = rng.integers(-3, 4, count) * least + one
+    few_bits = 1 << rng.integers(0, fraction_bits, count) ^ rng.integers(0, 4, count)
+    near_one = (exponent + few_bits).astype(np.uint64) | any_bits & np.uint64(sign)
+    choice = rng.integers(0, 3, count)
+    signed = rng.choice(np.array(special, np.uint64), count) | any_bits & np.uint64(sign)
+    return np.select([choice == 0, choice == 1], [near_one, signed], any_bits)
 
 
 def decode(code: int, name: str) -> Number:
