@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tensorcore_dsl import isa
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.isa import fragments as layouts
-from tensorcore_dsl.numerics import block_code, block_sums, block_transpose, blocks, plans, products, vectors
+from tensorcore_dsl.numerics import block_code, block_sums, blocks, plans, products, vectors
 from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.numerics.products import fragments, in_place, matmul
 
@@ -401,18 +401,17 @@ def test_results_may_replace_the_accumulators(text):
     assert (c == want).all()
 
 
-def kinds_of(p, maps, by_thread=False):
+def kinds_of(p, maps):
     """By operand: how the words of all sets of blocks lie in memory."""
-    plan = plans.prepare(p, model(p, "sm_90a"), maps, 0 if by_thread else 256, by_thread).blocks
+    plan = plans.prepare(p, model(p, "sm_90a"), maps, 256).blocks
     found = zip("abcd", plan.kept[8:12], strict=True)
     return {name: set(kinds.ravel().tolist()) - {block_code.AGAIN} for name, kinds in found}
 
 
-@pytest.mark.parametrize("by_thread", [False, True])
 @pytest.mark.parametrize("text", FORMS)
-def test_words_of_registers_lie_in_runs(text, by_thread):
+def test_words_of_registers_lie_in_runs(text):
     p, maps = layouts.prepared(isa.instruction(text))
-    assert kinds_of(p, maps, by_thread) == dict.fromkeys("abcd", {block_code.RUN})
+    assert kinds_of(p, maps) == dict.fromkeys("abcd", {block_code.RUN})
 
 
 def test_words_in_shared_memory_are_read_in_fours():
@@ -439,5 +438,5 @@ def test_products_of_8_rows_and_many_columns_are_computed_transposed(text):
 def test_compiled_code_depends_on_the_classes_that_emit_it():
     keys = [FunctionKey(loop.py_func) for both in blocks.LOOPS for loop in both]
     assert len({key.name() for key in keys}) == len(keys)
-    for module in (block_code, block_sums, block_transpose, vectors):
+    for module in (block_code, block_sums, vectors):
         assert all(module.__file__ in key._reached[0] for key in keys)

@@ -174,11 +174,6 @@ class Blocks(Emitter):
             place = self.load(self.at(places, number, 4 * LANES), I32)
             arrays.prefetch(self.builder, self.word_at(base, place))
 
-    def prefetch_lines(self, base: Value, size: Value) -> None:
-        """Prefetch `size` bytes into the cache."""
-        with self.over(self.builder.lshr(size, self.count(6))) as line:
-            arrays.prefetch(self.builder, self.at(base, line, 64))
-
     def prefetch_later(self, memory: Memory, number: Value, last: Value) -> None:
         """Prefetch the set PREFETCH_DISTANCE behind `number`, at most set `last`."""
         later = self.builder.add(number, self.count(PREFETCH_DISTANCE))

@@ -13,7 +13,6 @@ from . import block_sums as sums
 from . import blocks
 from .architectures import Model, Product
 from .block_groups import MAX_GROUPS
-from .block_transpose import TRANSPOSERS
 from .formats import FORMATS, Format
 from .softfloat import ROUNDINGS
 
@@ -51,9 +50,8 @@ class BlockPlan:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of the decoded values of one A and one B, of one D, and of one image."""
-        indices = [blocks.SIZE_A, blocks.SIZE_B, blocks.SIZE_D, blocks.SIZE_IMAGE]
-        return tuple(self.call[indices].tolist())
+        """Bytes of the decoded values of one A and one B, and of one D."""
+        return tuple(self.call[[blocks.SIZE_A, blocks.SIZE_B, blocks.SIZE_D]].tolist())
 
 
 @dataclass(frozen=True)
@@ -69,18 +67,11 @@ class Layouts:
         Distance of two warps in words.
     packed : tuple of int
         Elements in a word of A and of B.
-    transposed : dict
-        Registers of an image (threads, registers), by operand. Its places are those of an image
-        (registers, threads).
-    threads : int
-        Threads of each image.
     """
 
     places: dict[str, Array]
     steps: dict[str, int]
     packed: tuple[int, int]
-    transposed: dict[str, int]
-    threads: int
 
     def swapped(self) -> Layouts:
         """Layouts of the transposed product."""
@@ -89,8 +80,6 @@ class Layouts:
             {renamed[name]: x.swapaxes(1, 2) for name, x in self.places.items()},
             {renamed[name]: x for name, x in self.steps.items()},
             self.packed[::-1],
-            {renamed[name]: x for name, x in self.transposed.items()},
-            self.threads,
         )
 
 
@@ -178,25 +167,20 @@ def _plan(
     counts = {name: v.shape[1] * v.shape[2] for name, v in flat.items()}  # blocks
     call = np.zeros(blocks.DESCRIPTION, np.int64)
     call[[blocks.TILES, blocks.BANDS, blocks.QUARTERS]] = len(flat["a"]), bands, quarters
-    call[[blocks.PAIRS, blocks.THREADS]] = counts["b"] // code.PAIR // quarters, layouts.threads
+    call[blocks.PAIRS] = counts["b"] // code.PAIR // quarters
     call[[blocks.BLOCKS_A, blocks.BLOCKS_B]] = counts["a"], counts["b"]
     call[blocks.BLOCKS_D] = counts["d"]
     call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * quarters * bands, size * 16 * counts["b"]
     call[blocks.SIZE_D] = size * 16 * counts["d"]
-    call[blocks.SIZE_IMAGE] = size * layouts.threads * max(layouts.transposed.values(), default=0)
     for i, name in enumerate("abcd"):
         call[blocks.STEP_A + i] = size * layouts.steps[name]
-        call[blocks.REGISTERS_A + i] = layouts.transposed.get(name, 0)
         call[blocks.PLACES_A + i] = _address(flat[name])
         call[blocks.UPS_A + i] = _address(ups[name])
         call[blocks.KINDS_A + i] = _address(kinds[name])
-    for i, name in enumerate("abc"):  # images that are transposed are read in their order
-        call[blocks.AHEAD_A + i] = 0 if name in layouts.transposed else min(counts[name], MAX_AHEAD)
+        if name != "d":
+            call[blocks.AHEAD_A + i] = min(counts[name], MAX_AHEAD)
     call[blocks.FORM_A : blocks.FORM_C + 1] = [_address(forms[name]) for name in "abc"]
     call[blocks.SETTINGS] = _address(settings)
-    if layouts.transposed:
-        there_and_back = [blocks.TRANSPOSE, blocks.TRANSPOSE_BACK]
-        call[there_and_back] = [each.address() for each in TRANSPOSERS[size]]
     call[blocks.SCALES] = product.m * product.stored if product.sparse else 0
     alive = (*flat.values(), *ups.values(), *kinds.values(), *forms.values(), settings)
     return BlockPlan(blocks.LOOPS[engine][half], call, alive, swapped)

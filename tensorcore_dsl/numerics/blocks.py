@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorcore_dsl.lowering import compiled, inlined, primitive
+from tensorcore_dsl.lowering import compiled, primitive
 
 from .block_code import Blocks
 from .block_groups import GroupedBlocks
@@ -22,18 +22,14 @@ from .block_sums import (
     decoder,
     multiplier,
 )
-from .block_transpose import transpose_at
 
-# Indices into the description of a call: counts, distances in bytes, addresses. REGISTERS: registers
-# of an image (threads, registers), which is transposed first; 0 for other images. AHEAD: blocks of
+# Indices into the description of a call: counts, distances in bytes, addresses. AHEAD: blocks of
 # words to prefetch for the next product. SCALES: index of the scales in a line of `extra`.
-# TRANSPOSE, TRANSPOSE_BACK: addresses of the functions that transpose images.
 (
     TILES,
     BANDS,
     PAIRS,
     QUARTERS,
-    THREADS,
     STEP_A,
     STEP_B,
     STEP_C,
@@ -41,11 +37,6 @@ from .block_transpose import transpose_at
     SIZE_A,
     SIZE_B,
     SIZE_D,
-    SIZE_IMAGE,
-    REGISTERS_A,
-    REGISTERS_B,
-    REGISTERS_C,
-    REGISTERS_D,
     BLOCKS_A,
     BLOCKS_B,
     BLOCKS_D,
@@ -69,10 +60,8 @@ from .block_transpose import transpose_at
     AHEAD_B,
     AHEAD_C,
     SCALES,
-    TRANSPOSE,
-    TRANSPOSE_BACK,
     DESCRIPTION,
-) = range(43)
+) = range(35)
 
 VECTOR = 64  # bytes of the places of one block
 LEFT = -1  # blocks cannot compute some result
@@ -82,22 +71,6 @@ LEFT = -1  # blocks cannot compute some result
 def _prefetch(builder: Any, base: Any, places: Any, count: Any) -> None:
     """Prefetch the words of `count` blocks into the cache."""
     Blocks(builder).prefetch(base.value, places.value, count.value)
-
-
-@primitive
-def _prefetch_lines(builder: Any, base: Any, size: Any) -> None:
-    """Prefetch `size` bytes into the cache."""
-    Blocks(builder).prefetch_lines(base.value, size.value)
-
-
-@inlined
-def _image(words: Any, step: Any, registers: Any, call: Any, image: Any) -> Any:
-    """Transpose the words of an operand of one warp to `image` if it has registers to transpose."""
-    if registers > 0:
-        _prefetch_lines(words + step, step)
-        transpose_at(call[TRANSPOSE], words, registers, call[THREADS], image)
-        words = image
-    return words
 
 
 def _loops(kind: type[Blocks]) -> Any:
@@ -120,8 +93,8 @@ def _loops(kind: type[Blocks]) -> Any:
 
         first, second: addresses of the words of each A and B. uses: for each operation the indices
         of its A and B, and the addresses of the words of its C and D. active: one bool per warp.
-        decoded: addresses of memory for the decoded values of A, their exponents, those of B, for
-        one D, and for one image.
+        decoded: addresses of memory for the decoded values of A, their exponents, those of B, and
+        for one D.
         left: (uses, warps) bool; set for results that blocks cannot compute.
         extra: result of `plans.extra_operands`; its scales belong to one operation.
         """
@@ -132,9 +105,8 @@ def _loops(kind: type[Blocks]) -> Any:
             for t in range(call[TILES]):
                 vectors = VECTOR * t * call[BLOCKS_A]
                 for i in range(first.size):
-                    words = first[i] + w * call[STEP_A]
                     decode_a(
-                        _image(words, call[STEP_A], call[REGISTERS_A], call, decoded[5]),
+                        first[i] + w * call[STEP_A],
                         call[PLACES_A] + vectors,
                         call[UPS_A] + vectors,
                         call[KINDS_A] + t * call[BLOCKS_A],
@@ -146,9 +118,8 @@ def _loops(kind: type[Blocks]) -> Any:
                     )
                 vectors = VECTOR * t * call[BLOCKS_B]
                 for i in range(second.size):
-                    words = second[i] + w * call[STEP_B]
                     decode_b(
-                        _image(words, call[STEP_B], call[REGISTERS_B], call, decoded[5]),
+                        second[i] + w * call[STEP_B],
                         call[PLACES_B] + vectors,
                         call[UPS_B] + vectors,
                         call[KINDS_B] + 2 * t * call[BLOCKS_B],
@@ -171,22 +142,16 @@ def _loops(kind: type[Blocks]) -> Any:
                         then, warp = 0, w + 1
                     _prefetch(uses[then, 2] + warp * call[STEP_C], call[PLACES_C], call[AHEAD_C])
                     a, b = uses[use, 0] * call[SIZE_A], uses[use, 1] * call[SIZE_B]
-                    c, d = uses[use, 2] + w * call[STEP_C], uses[use, 3] + w * call[STEP_D]
-                    target = d
-                    c = _image(c, call[STEP_C], call[REGISTERS_C], call, decoded[5])
-                    if call[REGISTERS_D] > 0:
-                        _prefetch_lines(d + call[STEP_D], call[STEP_D])
-                        target = decoded[5]
                     if multiply(
                         decoded[0] + a,
                         decoded[1] + a,
                         decoded[2] + b,
                         decoded[3] + b,
-                        c,
+                        uses[use, 2] + w * call[STEP_C],
                         call[PLACES_C] + vectors,
                         call[UPS_C] + vectors,
                         call[KINDS_C] + kinds,
-                        target,
+                        uses[use, 3] + w * call[STEP_D],
                         call[PLACES_D] + vectors,
                         call[UPS_D] + vectors,
                         call[KINDS_D] + kinds,
@@ -197,8 +162,6 @@ def _loops(kind: type[Blocks]) -> Any:
                     ):
                         left[use, w] = True
                         status = LEFT
-                    elif call[REGISTERS_D] > 0:
-                        transpose_at(call[TRANSPOSE_BACK], d, call[REGISTERS_D], call[THREADS], target)
         return status
 
     return products

@@ -81,7 +81,7 @@ def prepare(
     """
     operands = _operands(product, model, maps, total, by_thread)
     spread = _spread(product, model, operands["a"], maps) if product.sparse else ()
-    in_blocks = _in_blocks(product, model, operands, maps, by_thread) if _blocks else None
+    in_blocks = _in_blocks(product, model, operands, maps) if _blocks else None
     return Plan(product, model, **operands, blocks=in_blocks, spread=spread)
 
 
@@ -130,24 +130,11 @@ def _operands(
 
 
 def _in_blocks(
-    product: Product,
-    model: Model,
-    operands_of_images: dict[str, Operand],
-    maps: FragmentMaps | None,
-    by_thread: bool,
+    product: Product, model: Model, operands: dict[str, Operand], maps: FragmentMaps | None
 ) -> BlockPlan | None:
-    m, n, tiles = product.m, product.n, len(operands_of_images["a"].places)
-    if operands_of_images["d"].places.shape != operands_of_images["c"].places.shape:
+    m, n, tiles = product.m, product.n, len(operands["a"].places)
+    if operands["d"].places.shape != operands["c"].places.shape:
         return None  # a D that several threads hold has more places
-    transposed, threads, operands = {}, 0, operands_of_images
-    if by_thread and tiles == 1 and maps is not None:
-        threads = len(maps.c)
-        operands = _operands(product, model, maps, threads, False)
-        transposed = {
-            name: operands[name].shape[0]
-            for name in "abcd"
-            if getattr(maps, name) is not None and not (product.sparse and name == "a")
-        }
     c, d = operands["c"].places, operands["d"].places
     by_element = np.empty_like(c)
     np.put_along_axis(by_element, _positions(operands["d"]), d, 1)
@@ -157,7 +144,7 @@ def _in_blocks(
         "c": c.reshape(tiles, m, n),
         "d": by_element.reshape(tiles, m, n),
     }
-    steps = {name: operand.step for name, operand in operands_of_images.items()}
+    steps = {name: operand.step for name, operand in operands.items()}
     packed = _packed(product, maps, "a"), _packed(product, maps, "b")
     order = _order(product, model)
     if product.sparse:  # A is the result of `sparse_lines.spread`
@@ -168,8 +155,7 @@ def _in_blocks(
         places["b"] = places["b"][:, order]
         steps["a"], packed = lines.step, (max(32 // storage[0], 1), packed[1])
         model = replace(model, length=2 * model.length)
-    layouts = Layouts(places, steps, packed, transposed, threads)
-    return block_plan(product, model, layouts, order)
+    return block_plan(product, model, Layouts(places, steps, packed), order)
 
 
 def _storage_of_lines(product: Product, maps: FragmentMaps | None) -> tuple[int, int]:

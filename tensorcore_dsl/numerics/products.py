@@ -280,9 +280,9 @@ def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None, num
 
 
 def _room(plan: BlockPlan, first: int, second: int) -> tuple[Array, Array]:
-    """Allocate memory for the decoded operands, one D and one image; also returns the addresses."""
-    size_a, size_b, *further_sizes = plan.sizes
-    sizes = np.array([first * size_a] * 2 + [second * size_b] * 2 + further_sizes)
+    """Allocate memory for the decoded operands and one D; also returns the addresses."""
+    size_a, size_b, size_d = plan.sizes
+    sizes = np.array([first * size_a] * 2 + [second * size_b] * 2 + [size_d])
     memory = np.empty(int(sizes.sum()) + LINE, np.uint8)
     return memory, -(-_address(memory) // LINE) * LINE + np.cumsum(sizes) - sizes
 
