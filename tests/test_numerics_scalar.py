@@ -110,6 +110,12 @@ def test_three_operands_fold(op, kind):
     np.testing.assert_array_equal(arith(op, kind, a, b, c), want)
 
 
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_min_and_max_of_two_f64_nans_are_the_second_made_quiet(op):
+    signalling, quiet_with_payload = np.uint64(0x7FF0000000000003), np.uint64(0x7FF8000000000005)
+    assert int(arith(op, "f64", quiet_with_payload, signalling)) == 0x7FF8000000000003
+
+
 def test_broadcasting_and_shapes():
     a = np.arange(12, dtype=np.uint32).reshape(3, 4) + np.uint32(0x3F800000)
     b = np.uint32(0x40000000)
