@@ -9,8 +9,7 @@ to golden/sm_90a
 
     --only TEXT     forms whose name contains TEXT
     --seconds S     stop a form after S seconds; chunks are visited in an order that spreads
-    --dump DIR      write what the GPU gives over whole binades and for samples, as npz files
-    --no-compare    samples and dump alone
+    --no-compare    samples alone
 
 Needs a GPU and numba-cuda.
 """
@@ -180,9 +179,9 @@ def survey(form: str, gpu: Gpu, pool: ThreadPoolExecutor, seconds: float) -> lis
     return [sum(counts), sum(wrong), worst, examples[:: max(1, len(examples) // EXAMPLES)][:EXAMPLES]]
 
 
-# --- what the GPU gives, for finding out more ----------------------------------------------------
+# --- samples -----------------------------------------------------------------------------------
 
-BINADES = {  # exponents (of two) and signs of the binades that are dumped whole
+BINADES = {  # exponents (of two) and signs of the binades that are sampled whole
     "rcp": ([0], "+"),
     "rsqrt": ([0, 1], "+"),
     "sqrt": ([0, 1], "+"),
@@ -192,18 +191,6 @@ BINADES = {  # exponents (of two) and signs of the binades that are dumped whole
     "cos": ([-3, -2, -1, 0, 1, 2], "+"),
     "tanh": ([-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3], "+"),
 }
-
-
-def coded(results: np.ndarray) -> np.ndarray:
-    """Differences of neighbours modulo 2**32, as four planes of bytes; the first is a result."""
-    steps = np.diff(results, prepend=np.uint32(0)).astype("<u4")
-    return np.ascontiguousarray(steps.view(np.uint8).reshape(-1, 4).T)
-
-
-def decoded(planes: np.ndarray) -> np.ndarray:
-    """The results that `coded` was given."""
-    steps = np.ascontiguousarray(planes.T).view("<u4").reshape(-1)
-    return np.cumsum(steps, dtype=np.uint32)
 
 
 def sample_inputs(form: str) -> np.ndarray:
@@ -239,23 +226,6 @@ def checksum(results: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(results, "<u4").tobytes()).hexdigest()
 
 
-def dump(tables: dict[str, np.ndarray], folder: Path) -> None:
-    """Seven files: samples of every form, and coded whole binades by groups of functions."""
-    folder.mkdir(parents=True, exist_ok=True)
-    groups = [["rcp", "rsqrt", "sqrt"], *([op] for op in OPS[3:])]
-    parts = {"_".join(g): {k: coded(v) for k, v in tables.items() if k.split("_")[0] in g} for g in groups}
-    parts["samples"] = {k: v for k, v in tables.items() if "_" not in k}
-    with ThreadPoolExecutor(len(parts)) as pool:
-        for future in [pool.submit(save, folder, name, part) for name, part in parts.items()]:
-            print(*future.result())
-
-
-def save(folder: Path, name: str, tables: dict[str, np.ndarray]) -> tuple[str, int]:
-    path = folder / f"{name}.npz"
-    np.savez_compressed(path, **tables)
-    return path.name, path.stat().st_size
-
-
 # --- the command ---------------------------------------------------------------------------------
 
 
@@ -264,16 +234,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=GOLDEN)
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--dump", type=Path)
     parser.add_argument("--no-compare", action="store_true")
     options = parser.parse_args()
     workers = os.cpu_count() or 4
     gpu = Gpu(2 * workers)
     if not options.only:
-        tables = {name: gpu.at(case[0], inputs(*case)) for name, case in cases().items()}
-        write(options.out / "approximate_samples.json", {k: checksum(v) for k, v in tables.items()})
-        if options.dump:
-            dump(tables, options.dump)
+        samples = {name: checksum(gpu.at(form, inputs(form, base))) for name, (form, base) in cases().items()}
+        write(options.out / "approximate_samples.json", samples)
     if not options.no_compare:
         compare_all(gpu, workers, options)
 
