@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 import sys
 from types import ModuleType
@@ -10,6 +9,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from tests.running import execute_text
 
 BF16, F16 = ml_dtypes.bfloat16, np.float16
 FAMILIES = {"sm80": "sm_80", "sm90": "sm_90a"}
@@ -91,6 +92,5 @@ def module_of(source: str, name: str) -> ModuleType:
     """A module whose kernels are compiled from this text."""
     module = ModuleType("attention")
     sys.modules["attention"] = module  # dataclasses look for it
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    exec(compile(source, name, "exec"), vars(module))
+    execute_text(source, name, vars(module))
     return module

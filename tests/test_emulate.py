@@ -286,6 +286,10 @@ class TestMistakes:
         with pytest.raises(OperandError, match="shared has dtype uint32"):
             emulate(LDMATRIX, np.zeros(32, np.uint32), shared=np.zeros(512, np.uint32))
 
+    def test_shared_has_an_axis_of_bytes(self):
+        with pytest.raises(OperandError, match="shared has no axis"):
+            emulate(LDMATRIX, np.zeros(32, np.uint32), shared=np.array(3, np.uint8))
+
     def test_there_is_no_global_memory(self):
         with pytest.raises(OutOfBounds, match="belongs to no argument"):
             emulate("ld.global.b32", np.zeros(32, np.uint64))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 import re
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from refused_kernels import F32, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
+from tests.running import execute_text
 
 refused = Refusals()
 X = np.zeros(32, np.float32)
@@ -37,10 +37,7 @@ def calls_of(name: str) -> list[str]:
 
 def kernel_of(call: str) -> tc.Kernel:
     """A kernel with the call in its last line."""
-    text, name, scope = TEXT % call, f"<{call}>", {"tc": tc}
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), scope)
-    return tc.kernel(scope["f"])
+    return tc.kernel(execute_text(TEXT % call, f"<{call}>", {"tc": tc})["f"])
 
 
 @pytest.mark.quick(lambda name: getattr(tc, name).__module__)

@@ -1,6 +1,5 @@
 """The programs of examples/: results of odd shapes in emulation with all checks, and as users run them."""
 
-import linecache
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from examples import convolution, flash_attention, fused_norm, histogram, hopper_attention, reduction, w4a16
+from tests.running import execute_text
 
 pytestmark = pytest.mark.thorough
 
@@ -579,8 +579,7 @@ def module_of(source, file):
     module = ModuleType(file.split()[0])
     module.__package__ = "examples"
     module.__file__ = file
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    exec(compile(source, file, "exec"), vars(module))
+    execute_text(source, file, vars(module))
     return module
 
 

@@ -6,7 +6,6 @@ loops, branches, jumps, early returns, lists, tuples and swaps; numbers stay sma
 
 from __future__ import annotations
 
-import linecache
 from random import Random
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from tests.running import execute_text
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 
@@ -195,10 +195,7 @@ def helper(u, v):
 def build(seed: int) -> Any:
     """The program as a Python function whose source can be read."""
     text = Writer(seed).program()
-    filename = f"<random program {seed}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    names: dict[str, Any] = {"helper": helper, "loop_range": range}
-    exec(compile(text, filename, "exec"), names)
+    names = execute_text(text, f"<random program {seed}>", {"helper": helper, "loop_range": range})
     return names["program"], text
 
 

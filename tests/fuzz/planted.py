@@ -1,14 +1,9 @@
-"""Failures for the tests of the fuzzer itself: code from the environment."""
+"""Work for the tests of the fuzzer's processes."""
 
 from __future__ import annotations
 
 import os
-import random
 import time
-
-
-def case(draw: random.Random) -> None:
-    exec(os.environ["FUZZ_PLANTED"])
 
 
 def work(number: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tensorcore_dsl.kernels import tutorial
 from tests.planted.harness import ANY, Arguments, Case
+from tests.running import execute_text
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 Edits = tuple[tuple[str, str], ...]
@@ -58,9 +59,7 @@ def compiled(number: int, name: str, edits: Edits) -> Any:
         source = source.replace(old, new)
     module = ModuleType(f"{tutorial.NAMES[number - 1]}_{len(linecache.cache)}")
     module.__file__ = f"<{tutorial.NAMES[number - 1]}, {name}>"
-    # Kernels are compiled from source text, which Python looks up here by the file's name.
-    linecache.cache[module.__file__] = (len(source), None, source.splitlines(True), module.__file__)
-    exec(compile(source, module.__file__, "exec"), vars(module))
+    execute_text(source, module.__file__, vars(module))
     return module.matmul
 
 
