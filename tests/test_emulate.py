@@ -166,6 +166,15 @@ class TestMatrices:
             held[cta, (rows[cta][:, None] + np.arange(16)).ravel()] = True
         assert np.array_equal(image, np.where(held, shared, 0))
 
+    def test_each_warp_of_a_batch_has_its_stride(self):
+        """wmma.load of column 0 of A."""
+        instr = isa.instruction("wmma.load.a.sync.aligned.row.m16n16k16.shared.f16")
+        memory = np.arange(1024, dtype=np.uint16).view(np.uint8)
+        strides = np.repeat(np.array([[16], [24], [32]], np.uint32), 32, axis=1)
+        registers = emulate(instr, np.zeros((3, 32), np.uint32), strides, shared=memory)
+        first_elements = registers.view(np.uint16)[:, ::4, 0]  # lanes 4g hold element (g, 0)
+        assert np.array_equal(first_elements, np.arange(8) * strides[:, :1])
+
     def test_one_memory_serves_a_batch(self):
         shared = np.arange(1024, dtype=np.uint16).view(np.uint8)
         rows = np.arange(32, dtype=np.uint32) * 16 + np.array([[0], [512], [1024]], np.uint32)

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tensorcore_dsl import isa
@@ -73,13 +72,3 @@ def test_gemm_bits(dtype, family):
     assert not {case.name for case in cases} - set(wanted), "to be captured (tests/capture.py)"
     different = [c.name for c in cases if digest(run_case(c, "cpu", ARCH)) != wanted[c.name]]
     assert not different
-
-
-def test_a_flipped_bit_is_seen():
-    instr = isa.instruction("fma.rn.f32")
-    wanted = json.loads((GOLDEN / ARCH / "fma.json").read_text())[instr.mnemonic]
-    words = probes.on_cpu(instr, probes.inputs(instr), ARCH)
-    assert record(words) == wanted
-    words = np.array(words)
-    words[-1, -1] ^= 1
-    assert record(words) != wanted
