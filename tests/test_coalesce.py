@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorcore_dsl.dtypes import b32, f32, pred, u32
+from tensorcore_dsl.dtypes import b32, pred, u32
 from tensorcore_dsl.ir.coalesce import coalesce, remove_dead, unwritten_operand
 from tensorcore_dsl.ir.nodes import (
     Assign,
@@ -27,6 +27,7 @@ from tensorcore_dsl.ir.nodes import (
 )
 from tensorcore_dsl.isa.effects import PURE, VOLATILE, Effect
 from tensorcore_dsl.isa.spec import Row
+from tests.ir_reader import parse_kernel
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 
@@ -328,212 +329,198 @@ def test_random_programs_keep_their_semantics(hundred):
 
 # --- what must be merged -------------------------------------------------------------------
 
+MMA = instr("mma", "d:f32*4 = a:f32*4, c:f32*4", None)
+SHOW = instr("show", "a:f32*4", None, VOLATILE)
+TWO = instr("two", "d:u32, e:u32 = a:u32", None, VOLATILE)
+FORMS = {
+    form.mnemonic: form for form in (ADD, LISTED, FUSED, LOADPAIR, OUT, OUTPAIR, ASYNC, WAIT, MMA, SHOW, TWO)
+}
 
-def value(number: int, type_: Type = WORD) -> Value:
-    return Value(number, type_)
+
+def parsed(body: str) -> Kernel:
+    head = "kernel k(n = %0:u32, m = %1:u32, f = %2:pred) {"
+    return parse_kernel(f"{head}\n{body}\n}}", FORMS.__getitem__)
+
+
+def coalesced(body: str, tied_matters: bool = False) -> Kernel:
+    """The kernel with merged registers; it does what it did before."""
+    kernel = parsed(body)
+    before = run(kernel)
+    coalesce(kernel)
+    assert run(kernel, tied_matters) == before
+    return kernel
 
 
 def nodes(kernel: Kernel, kind: type) -> list[Any]:
     return [n for n in walk(kernel.body) if isinstance(n, kind)]
 
 
+def copies(kernel: Kernel) -> int:
+    return len(nodes(kernel, Assign))
+
+
+def op_of(kernel: Kernel, form: Any) -> Op:
+    (op,) = [op for op in nodes(kernel, Op) if op.instr is form]
+    return op
+
+
 def test_an_accumulator_in_a_loop_keeps_its_registers():
-    quad = Type(f32, 4)
-    mma = instr("mma", "d:f32*4 = a:f32*4, c:f32*4", None)
-    acc, new, a, index = value(0, quad), value(1, quad), value(2, quad), value(3)
-    loop = For(
-        index,
-        Const(0, u32),
-        Const(9, u32),
-        Const(1, u32),
-        Block([Op(mma, (new,), (a, acc)), Assign(acc, (new,))]),
-    )
-    zero = Assign(acc, (Const(0.0, f32),))
-    show = instr("show", "a:f32*4", None, VOLATILE)
-    one = Assign(a, (Const(1.0, f32),))
-    kernel = Kernel("k", [], Block([zero, one, loop, Op(show, (), (acc,))]))
+    kernel = parsed("""
+        %3:f32*4 <- 0.0
+        %4:f32*4 <- 1.0
+        for %5:u32 = 0 to 9 step 1 {
+          %6:f32*4 = mma %4, %3
+          %3 <- %6
+        }
+        show %3""")
     coalesce(kernel)
-    (op,) = [n for n in nodes(kernel, Op) if n.instr is mma]
-    assert op.results[0] is op.operands[1]
-    assert len(nodes(kernel, Assign)) == 2
+    op = op_of(kernel, MMA)
+    assert op.results[0] is op.operands[1] and copies(kernel) == 2
 
 
 def test_double_buffers_stay_apart():
-    now, later, new, index = (value(i) for i in range(4))
-    loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([
-        Op(ADD, (new,), (now, index)),
-        Op(OUT, (), (later,)),
-        Assign(later, (now,)),
-        Assign(now, (new,)),
-    ]))  # fmt: skip
-    begin = [Assign(now, (Const(1, u32),)), Assign(later, (Const(2, u32),))]
-    kernel = Kernel("k", [], Block([*begin, loop]))
-    expected = run(kernel)
-    coalesce(kernel)
-    assert run(kernel) == expected
-    assert len(nodes(kernel, Assign)) == 4  # each of the three is live where another is written
+    """Each of the three is live where another is written."""
+    kernel = coalesced("""
+        %3:u32 <- 1
+        %4:u32 <- 2
+        for %5:u32 = 0 to 9 step 1 {
+          %6:u32 = add %3, %5
+          out %4
+          %4 <- %3
+          %3 <- %6
+        }""")
+    assert copies(kernel) == 4
 
 
 def test_two_branches_write_one_set_of_registers():
-    flag, left, right, joined, param = value(0, Type(pred)), *(value(i) for i in range(1, 5))
-    then = [Op(ADD, (left,), (param, param)), Assign(joined, (left,))]
-    orelse = [Op(ADD, (right,), (param, Const(1, u32))), Assign(joined, (right,))]
-    branch = If(flag, Block(then), Block(orelse))
-    kernel = Kernel("k", [Param("f", flag), Param("n", param)], Block([branch, Op(OUT, (), (joined,))]))
-    coalesce(kernel)
-    assert nodes(kernel, Assign) == []
+    kernel = coalesced("""
+        if %2 {
+          %3:u32 = add %0, %0
+          %4:u32 <- %3
+        } else {
+          %5:u32 = add %0, 1
+          %4 <- %5
+        }
+        out %4""")
+    assert copies(kernel) == 0
 
 
 def test_a_parameter_that_is_still_needed_is_not_overwritten():
-    param, counter = value(0), value(1)
-    body = [
-        Assign(counter, (param,)),
-        Op(ADD, (counter,), (counter, Const(1, u32))),
-        Op(OUT, (), (counter,)),
-        Op(OUT, (), (param,)),
-    ]
-    kernel = Kernel("k", [Param("n", param)], Block(body))
-    expected = run(kernel)
-    coalesce(kernel)
-    assert run(kernel) == expected and len(nodes(kernel, Assign)) == 1
+    kernel = coalesced("""
+        %3:u32 <- %0
+        %3 = add %3, 1
+        out %3
+        out %0""")
+    assert copies(kernel) == 1
 
 
 def test_a_loop_index_keeps_its_own_register():
-    index, last = value(0), value(1)
-    loop = For(
-        index,
-        Const(0, u32),
-        Const(3, u32),
-        Const(1, u32),
-        Block([Assign(last, (index,)), Op(ADD, (last,), (last, Const(1, u32))), Op(OUT, (), (last,))]),
-    )
-    after = Value(2, WORD)
-    copies = Block([Assign(after, (index,))])
-    again = For(index, Const(0, u32), Const(3, u32), Const(1, u32), copies)
-    kernel = Kernel("k", [], Block([loop, again, Op(OUT, (), (after,))]))
-    coalesce(kernel)
-    assert run(kernel) == [("out", [1]), ("out", [2]), ("out", [3]), ("out", [2])]
+    coalesced("""
+        for %3:u32 = 0 to 3 step 1 {
+          %4:u32 <- %3
+          %4 = add %4, 1
+          out %4
+        }
+        for %3 = 0 to 3 step 1 {
+          %5:u32 <- %3
+        }
+        out %5""")
 
 
-@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("guard", ["", "@%2 "])
 @pytest.mark.parametrize("lives_on", [False, True])
-def test_an_unwritten_operand_gets_the_result_registers(guarded, lives_on):
-    old, new, n, flag = value(0, PAIR), value(1, PAIR), value(2), value(3, Type(pred))
-    body: list[Any] = [Assign(old, (n, n)), Assign(new, (Const(1, u32),))]
-    body += [Op(FUSED, (new,), (n, old), flag if guarded else None), Op(OUTPAIR, (), (new,))]
-    body += [Op(OUTPAIR, (), (old,))] * lives_on
-    kernel = Kernel("k", [Param("n", n), Param("f", flag)], Block(body))
-    expected = run(kernel)
-    coalesce(kernel)
-    (op,) = [o for o in nodes(kernel, Op) if o.instr is FUSED]
+def test_an_unwritten_operand_gets_the_result_registers(guard, lives_on):
+    last = "outpair %3" if lives_on else ""
+    kernel = coalesced(
+        f"""
+        %3:u32*2 <- %0, %0
+        %4:u32*2 <- 1
+        {guard}%4 = fused %0, %3
+        outpair %4
+        {last}""",
+        tied_matters=True,
+    )
+    op = op_of(kernel, FUSED)
     assert op.results[0] is op.operands[1]
-    assert run(kernel, tied_matters=True) == expected
-    if not lives_on and not guarded:
-        assert len(nodes(kernel, Assign)) == 1
+    if not lives_on and not guard:
+        assert copies(kernel) == 1
 
 
-def in_flight(*order: str, pending: int = 0) -> int:
-    """Copies left when `a <- next` could put `next` into registers still being read."""
-    a, later, index = value(0, PAIR), value(1, PAIR), value(2)
-    steps = {
-        "issue": Op(ASYNC, (), (a,)),
-        "wait": Op(WAIT, (), (Const(pending, u32),)),
-        "next": Op(LOADPAIR, (later,), (index,)),
-        "copy": Assign(a, (later,)),
-    }
-    loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([steps[o] for o in order]))
-    kernel = Kernel("k", [], Block([Assign(a, (Const(1, u32),)), loop]))
+@pytest.mark.parametrize(
+    "steps, copied",
+    [
+        (["issue %3", "wait 0", "%4:u32*2 = loadpair %5", "%3 <- %4"], 0),
+        (["issue %3", "%4:u32*2 = loadpair %5", "wait 0", "%3 <- %4"], 1),
+        (["issue %3", "wait 1", "%4:u32*2 = loadpair %5", "%3 <- %4"], 1),
+    ],
+)
+def test_fragments_of_asynchronous_instructions_are_kept_until_the_wait(steps, copied):
+    kernel = parsed("\n".join(["%3:u32*2 <- 1", "for %5:u32 = 0 to 9 step 1 {", *steps, "}"]))
     coalesce(kernel)
-    return sum(n.target.type == PAIR for n in nodes(kernel, Assign)) - 1
-
-
-def test_fragments_of_asynchronous_instructions_are_kept_until_the_wait():
-    assert in_flight("issue", "wait", "next", "copy") == 0
-    assert in_flight("issue", "next", "wait", "copy") == 1
-    assert in_flight("issue", "wait", "next", "copy", pending=1) == 1
+    assert copies(kernel) == 1 + copied
 
 
 def test_results_of_one_instruction_stay_apart_even_when_dead():
-    two = instr("two", "d:u32, e:u32 = a:u32", None, VOLATILE)
-    d, e, n = value(0), value(1), value(2)
-    body = [Op(two, (d, e), (n,)), Assign(e, (Const(1, u32),)), Assign(d, (e,)), Op(OUT, (), (d,))]
-    kernel = Kernel("k", [Param("n", n)], Block(body))
+    kernel = parsed("""
+        %3:u32, %4:u32 = two %0
+        %4 <- 1
+        %3 <- %4
+        out %3""")
     coalesce(kernel)
-    (op,) = [o for o in nodes(kernel, Op) if o.instr is two]
-    assert op.results[0] is not op.results[1]
+    first, second = op_of(kernel, TWO).results
+    assert first is not second
 
 
 def test_a_list_of_statements_does_not_overwrite_what_it_still_reads():
-    a, b, d, e = (value(i) for i in range(4))
-    body = [Op(LISTED, (d, e), (a, b)), Op(OUT, (), (e,)), Assign(a, (d,)), Op(OUT, (), (a,))]
-    kernel = Kernel("k", [Param("a", a), Param("b", b)], Block(body))
-    expected = run(kernel)
-    coalesce(kernel)
-    assert run(kernel) == expected
+    coalesced("""
+        %3:u32, %4:u32 = listed %0, %1
+        out %4
+        %0 <- %3
+        out %0""")
 
 
 def test_a_value_lives_through_a_continue():
-    flag, kept, other, n, index = value(0, Type(pred)), *(value(i) for i in range(1, 5))
-    loop = For(
-        index,
-        Const(0, u32),
-        Const(2, u32),
-        Const(1, u32),
-        Block([If(flag, Block([Jump("continue")]), Block()), Assign(kept, (n,))]),
-    )
-    kernel = Kernel(
-        "k",
-        [Param("n", n), Param("f", flag)],
-        Block(
-            [
-                Op(ADD, (kept,), (n, n)),
-                Assign(other, (kept,)),
-                Op(OUT, (), (other,)),
-                Op(ADD, (other,), (n, Const(9, u32))),
-                Op(OUT, (), (other,)),
-                loop,
-                Op(OUT, (), (kept,)),
-            ]
-        ),
-    )
-    expected = run(kernel)
-    coalesce(kernel)
-    assert run(kernel) == expected
+    coalesced("""
+        %3:u32 = add %0, %0
+        %4:u32 <- %3
+        out %4
+        %4 = add %0, 9
+        out %4
+        for %5:u32 = 0 to 2 step 1 {
+          if %2 {
+            continue
+          }
+          %3 <- %0
+        }
+        out %3""")
 
 
 # --- dead code -----------------------------------------------------------------------------
 
 
 def test_dead_chains_go_and_effects_stay():
-    a, b, c, index = (value(i) for i in range(4))
-    grows = Op(ADD, (c,), (c, a))  # reads itself, nobody else does
-    body = [
-        Op(ADD, (a,), (Const(1, u32), Const(2, u32))),
-        Op(ADD, (b,), (a, a)),
-        Assign(c, (b,)),
-        For(index, Const(0, u32), Const(2, u32), Const(1, u32), Block([grows])),
-        Op(OUT, (), (a,)),
-    ]
-    kernel = Kernel("k", [], Block(body))
+    """The addition in the loop reads what it writes, which nobody else does."""
+    kernel = parsed("""
+        %3:u32 = add 1, 2
+        %4:u32 = add %3, %3
+        %5:u32 <- %4
+        for %6:u32 = 0 to 2 step 1 {
+          %5 = add %5, %3
+        }
+        out %3""")
     remove_dead(kernel)
     assert [type(n).__name__ for n in walk(kernel.body)] == ["Op", "For", "Op"]
 
 
 def test_copies_of_a_long_loop_all_go():
-    zero = Const(0, u32)
-    index = value(0)
-    accs = [value(i + 1, PAIR) for i in range(64)]
-    body: list[Any] = []
-    number = 100
-    for _ in range(38):
-        for position, acc in enumerate(accs):
-            new = value(number, PAIR)
-            number += 1
-            body += [Op(FUSED, (new,), (index, acc)), Assign(accs[position], (new,))]
-    start = [Assign(acc, (zero,)) for acc in accs]
-    end = [Op(OUTPAIR, (), (acc,)) for acc in accs]
-    loop = For(index, zero, value(99999), Const(1, u32), Block(body))
-    kernel = Kernel("k", [Param("n", loop.stop)], Block([*start, loop, *end]))  # type: ignore[arg-type]
-    assert sum(1 for _ in walk(kernel.body)) >= 4900
+    accumulators, steps = range(10, 74), 38
+    body = [
+        f"%{100 * i + step + 1000}:u32*2 = fused %0, %{i}\n%{i} <- %{100 * i + step + 1000}"
+        for step in range(steps)
+        for i in accumulators
+    ]
+    start = [f"%{i}:u32*2 <- 0" for i in accumulators]
+    shown = [f"outpair %{i}" for i in accumulators]
+    kernel = parsed("\n".join([*start, "for %3:u32 = 0 to %1 step 1 {", *body, "}", *shown]))
     coalesce(kernel)
-    assert len(nodes(kernel, Assign)) == 64
+    assert copies(kernel) == len(accumulators)
