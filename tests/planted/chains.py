@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import EmulationError, Race
+from tensorcore_dsl.errors import Race
 from tests.planted.harness import mapped, variants
 
 
@@ -28,28 +28,6 @@ def wait_until(semantics, pointer, value):
 
 
 # -- barriers -----------------------------------------------------------------------------------
-
-
-@tc.kernel
-def relay_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Warp 0 hands to warp 1, and that to warp 2, which reads what warp 0 wrote."""
-    tile = tc.shared(32, tc.s32)
-    lane, warp = tc.lane_id(), tc.warp_id()
-    if warp == 0:
-        tile[lane] = x[lane]  # race: first
-        tc.barrier_arrive(1, 64)
-    elif warp == 1:
-        if mistake == "arrives before it waits":
-            tc.barrier_arrive(2, 64)
-        tc.barrier(1, 64)
-        if mistake != "arrives before it waits":
-            tc.barrier_arrive(2, 64)
-    else:
-        if mistake == "the last warp does not wait":
-            tc.barrier_arrive(2, 64)
-        else:
-            tc.barrier(2, 64)
-        out[lane] = tile[31 - lane]  # race: second
 
 
 @tc.kernel
@@ -317,77 +295,9 @@ def recorded(draw):
     return arrays, {"out": x.copy()}
 
 
-# -- mbarriers as flags -------------------------------------------------------------------------
-
-
-@tc.kernel
-def mbarrier_by_one_lane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Lane 0 of the producer arrives for its warp."""
-    tile, bar = tc.shared(32, tc.s32), tc.mbarriers(1)[0]
-    lane = tc.lane_id()
-    if tc.threadIdx.x == 0:
-        bar.init(1)
-        tc.fence_mbarrier_init()
-    tc.barrier()
-    if tc.warp_id() == 0:
-        if mistake == "arrives first":
-            if lane == 0:
-                bar.arrive()
-        tile[lane] = x[lane]  # race: first
-        if mistake in ("", "one lane waits"):
-            tc.syncwarp()
-        if mistake != "arrives first":
-            if lane == 0:
-                bar.arrive()
-    else:
-        if mistake == "one lane waits":
-            if lane == 0:
-                bar.wait(0)
-        else:
-            bar.wait(0)
-        out[lane] = tile[31 - lane]  # race: second
-
-
-@tc.kernel
-def mbarrier_is_not_waited_for_again(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """A slot goes back by a second mbarrier."""
-    tile, bars = tc.shared(32, tc.s32), tc.mbarriers(2)
-    lane = tc.lane_id()
-    if tc.threadIdx.x == 0:
-        bars[0].init(32)
-        bars[1].init(32)
-        tc.fence_mbarrier_init()
-    tc.barrier()
-    if tc.warp_id() == 0:
-        for i in tc.range(x.shape[0]):
-            if mistake != "producer does not wait":
-                bars[1].wait((i & 1) ^ 1)
-            tile[lane] = x[i, lane]  # race: second
-            bars[0].arrive()  # error 1
-    else:
-        total = 0
-        for i in tc.range(x.shape[0]):
-            bars[0].wait(i & 1)
-            if mistake == "arrives before it reads":
-                bars[1].arrive()
-            total += tile[31 - lane]  # race: first
-            if mistake != "arrives before it reads":
-                bars[1].arrive()
-        out[lane] = total
-
-
 _reverse32 = mapped(32, lambda x: x[::-1])
-_relay = mapped(32, lambda x: x[::-1])
 
 CASES = [
-    *variants(
-        relay_of_named_barriers,
-        1,
-        96,
-        _relay,
-        Race,
-        mistakes=("arrives before it waits", "the last warp does not wait"),
-    ),
     *variants(arrival_orders_one_way, 1, 64, mapped(64, lambda x: x[::-1]), Race),
     *variants(masks_in_a_chain, 1, 32, mapped(32, lambda x: x[:1]), Race),
     *variants(barrier_of_others, 1, 128, mapped(128, lambda x: x[:32]), Race),
@@ -419,21 +329,4 @@ CASES = [
     *variants(mailbox, 2, 32, mailed, Race, mistakes=("put relaxed", "taken relaxed")),
     *variants(one_lane_waits, 1, 64, _reverse32, Race),
     *variants(versions_of_a_record, 2, 32, recorded, Race),
-    *variants(
-        mbarrier_by_one_lane,
-        1,
-        64,
-        _reverse32,
-        Race,
-        mistakes=("no syncwarp before the arrival", "arrives first", "one lane waits"),
-    ),
-    *variants(
-        mbarrier_is_not_waited_for_again,
-        1,
-        64,
-        mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
-        Race,
-        EmulationError,
-        mistakes=("producer does not wait", "arrives before it reads"),
-    ),
 ]

@@ -47,24 +47,6 @@ def own_copies(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def two_groups(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Two tiles in two groups."""
-    tile = tc.shared((2, 256), tc.s32)
-    t = tc.threadIdx.x
-    tc.cp_async(tile.at(0, 4 * t), x.at(0, 4 * t), 16)  # race 2: first
-    if mistake != "one group":
-        tc.cp_async_commit()
-    tc.cp_async(tile.at(1, 4 * t), x.at(1, 4 * t), 16)  # race 1: first
-    tc.cp_async_commit()
-    tc.cp_async_wait(1)
-    tc.barrier()
-    out[0, t] = tile[1 if mistake == "second tile read early" else 0, 255 - t]  # race: second; error
-    tc.cp_async_wait(0)
-    tc.barrier()
-    out[1, t] = tile[1, 255 - t]
-
-
-@tc.kernel
 def ring(x: tc.Array, out: tc.Array, mistake: tc.Const = "", stages: tc.Const = 3):
     """A ring of three stages: wait, barrier, use stage i, prefetch into the stage used before."""
     tile = tc.shared((stages, 256), tc.s32)
@@ -97,29 +79,6 @@ def ring(x: tc.Array, out: tc.Array, mistake: tc.Const = "", stages: tc.Const = 
             else:
                 tc.cp_async_commit()
     out[t] = total
-
-
-@tc.kernel
-def copies_run_into_the_epilogue(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """The loop prefetches beyond its end; the epilogue uses the stage without waiting."""
-    tile = tc.shared((2, 256), tc.s32)
-    t, rows = tc.threadIdx.x, x.shape[0]
-    tc.cp_async(tile.at(0, 4 * t), x.at(0, 4 * t), 16)
-    tc.cp_async_commit()
-    total = 0
-    for i in tc.range(rows):
-        tc.cp_async(tile.at((i + 1) % 2, 4 * t), x.at(min(i + 1, rows - 1), 4 * t), 16)  # race: first; error
-        tc.cp_async_commit()
-        tc.cp_async_wait(1)
-        tc.barrier()
-        total += tile[i % 2, 255 - t]
-        tc.barrier()
-    if not mistake:
-        tc.cp_async_wait(0)
-        tc.barrier()
-    tile[1, t] = total  # race: second; error
-    tc.barrier()
-    out[t] = tile[1, 63 - t]
 
 
 @tc.kernel
@@ -263,34 +222,6 @@ def fewer_bytes_than_are_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
 
 
 @tc.kernel
-def matrix_in_flight(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Two steps of K: the fragments of the second one are loaded while only the first is there."""
-    mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
-    tile = tc.shared((2, 16, 16), tc.f16)
-    lane = tc.lane_id()
-    for k in range(2):
-        tc.cp_async(tile.at(k, lane // 2, lane % 2 * 8), x.at(k, lane // 2, lane % 2 * 8), 16)  # race: first
-        tc.cp_async_commit()
-    acc = mma.d.zeros()
-    one = tc.fragment(mma.b, lambda row, col: tc.select(row == col, tc.f16(1), tc.f16(0)))
-    for k in range(2):
-        if k == 0:
-            tc.cp_async_wait(1)
-            tc.syncwarp()
-        elif not mistake:
-            tc.cp_async_wait(0)
-            tc.syncwarp()
-        acc = mma(tc.ldmatrix(tile[k], mma.a), one, acc)  # race: second; error
-    tc.store_elements(out, acc)
-
-
-def sum_of_two(draw):
-    x = draw.integers(-4, 5, (2, 16, 16)).astype(np.float16)
-    right = x.sum(axis=0)[:, :8].astype(np.float32)
-    return {"x": x, "out": np.zeros_like(right)}, {"out": right}
-
-
-@tc.kernel
 def arrives_at_an_mbarrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """An arrival does not wait for the copies of its thread."""
     tile, bar = tc.shared(256, tc.s32), tc.mbarriers(1)[0]
@@ -330,14 +261,6 @@ CASES = [
     ),
     *variants(own_copies, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT),
     *variants(
-        two_groups,
-        1,
-        64,
-        mapped((2, 256), lambda x: x[:, :191:-1]),
-        *IN_FLIGHT,
-        mistakes=("second tile read early", "one group"),
-    ),
-    *variants(
         ring,
         1,
         64,
@@ -350,13 +273,6 @@ CASES = [
             "into the stage in use",
             "commits only with copies",
         ),
-    ),
-    *variants(
-        copies_run_into_the_epilogue,
-        1,
-        64,
-        mapped((5, 256), lambda x: x[:, 192:].sum(axis=0).astype(np.int32)),
-        *IN_FLIGHT,
     ),
     *variants(producer_warp, 1, 64, mapped(128, lambda x: x), *IN_FLIGHT),
     *variants(only_some_wait, 1, 64, _reverse, *IN_FLIGHT, mistakes=("one warp waits", "groups differ")),
@@ -373,6 +289,5 @@ CASES = [
     *variants(target_of_two_threads, 1, 64, mapped(256, lambda x: x[:64]), *IN_FLIGHT),
     *variants(source_is_not_ready, 1, 64, through_data, *IN_FLIGHT),
     *variants(fewer_bytes_than_are_read, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT),
-    *variants(matrix_in_flight, 1, 32, sum_of_two, *IN_FLIGHT),
     *variants(arrives_at_an_mbarrier, 1, 64, _reverse, *IN_FLIGHT),
 ]

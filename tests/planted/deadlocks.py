@@ -32,30 +32,6 @@ def barrier_for_too_many(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def mbarrier_is_not_completed(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    tile, bar = tc.shared(64, tc.s32), tc.mbarriers(1)[0]
-    t = tc.threadIdx.x
-    if t == 0:
-        bar.init(65 if mistake == "count" else 64)
-        tc.fence_mbarrier_init()
-    tc.barrier()
-    tile[t] = x[t]
-    if mistake == "bytes" and t == 0:
-        bar.arrive_expect_tx(16)
-    elif mistake == "a warp forgets":
-        if t < 32:
-            bar.arrive()
-    else:
-        bar.arrive()
-    if mistake == "parity":
-        bar.wait(0)
-        bar.wait(1)  # error
-    else:
-        bar.wait(0)  # error
-    out[t] = tile[63 - t]
-
-
-@tc.kernel
 def arrival_of_a_smaller_count(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Two warps fill a slot and two empty it. The arrival completes a barrier of its own count, so
     that it is the reader's wait that is never met; the writer waits because of that."""
@@ -87,14 +63,6 @@ CASES = [
         _reverse,
         *ENDLESS,
         mistakes=("count", "goes past", "other name", "does not arrive"),
-    ),
-    *variants(
-        mbarrier_is_not_completed,
-        1,
-        64,
-        _reverse,
-        Deadlock,
-        mistakes=("count", "parity", "bytes", "a warp forgets"),
     ),
     *variants(
         arrival_of_a_smaller_count,

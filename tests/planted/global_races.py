@@ -39,16 +39,6 @@ def two_blocks_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const = "
 
 
 @tc.kernel
-def vectors_cross_the_border(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Blocks own 30 elements; vectors of two fit into them, vectors of four do not."""
-    width = 4 if mistake else 2
-    for i in tc.range(
-        tc.blockIdx.x * 30 // width * width + width * tc.threadIdx.x, tc.blockIdx.x * 30 + 30, width * 32
-    ):
-        out.at(i).store([x[i + j] + tc.blockIdx.x for j in range(width)])  # race: both
-
-
-@tc.kernel
 def first_values_agree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Blocks write the same to the first half of what they share, and not to the second half."""
     i = tc.threadIdx.x
@@ -131,32 +121,6 @@ def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[t] += x[tc.blockIdx.x, t]  # race: both
     else:
         tc.reduce("add", out.at(t), x[tc.blockIdx.x, t])
-
-
-@tc.kernel
-def first_block_zeroes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """A sum by atomics, of which block 0 first zeroes the word, by a plain store."""
-    if mistake:
-        if (tc.blockIdx.x == 0) & (tc.threadIdx.x == 0):
-            out[0] = 0  # race: first
-        tc.barrier()
-    tc.reduce("add", out.at(0), x[tc.blockIdx.x, tc.threadIdx.x])  # race: second
-
-
-@tc.kernel
-def sum_is_read_too_early(x: tc.Array, out: tc.Array, sums: tc.Array, mistake: tc.Const = ""):
-    """Block 0 looks at the sum behind a barrier of its own block only."""
-    word = sums.at(0) if mistake else sums.at(1 + tc.blockIdx.x)
-    tc.reduce("add", word, x[tc.blockIdx.x, tc.threadIdx.x])  # race: first
-    tc.barrier()
-    if tc.threadIdx.x == 0:
-        out[tc.blockIdx.x] = word.load()  # race: second
-
-
-def sums_of_blocks(draw):
-    x = draw.integers(1, 1000, (4, 64)).astype(np.int32)
-    right = x.sum(axis=1).astype(np.int32)
-    return {"x": x, "out": np.zeros(4, np.int32), "sums": np.zeros(5, np.int32)}, {"out": right}
 
 
 @tc.kernel
@@ -471,9 +435,6 @@ CASES = [
         two_blocks_write_one_value, 4, 32, mapped((4, 32), lambda x: np.ones(4, np.int32)), RaceWarning
     ),
     *variants(
-        vectors_cross_the_border, 2, 32, mapped(60, lambda x: x + np.arange(60, dtype=np.int32) // 30), Race
-    ),
-    *variants(
         first_values_agree,
         4,
         32,
@@ -497,10 +458,6 @@ CASES = [
     *variants(
         split_k_without_atomics, 4, 32, mapped((4, 32), lambda x: x.sum(axis=0).astype(np.int32)), Race
     ),
-    *variants(
-        first_block_zeroes, 4, 32, mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)), Race
-    ),
-    *variants(sum_is_read_too_early, 4, 64, sums_of_blocks, Race),
     *variants(
         atomics_of_narrow_scope,
         4,

@@ -24,10 +24,6 @@ def block_sum(tile, value, threads):
     return total
 
 
-def lane_of(value, lane):
-    return tc.shfl(value, lane)
-
-
 def lock(pointer):
     """Take a lock: 0 is free."""
     while tc.emit("atom.acquire.gpu.global.cas.b32", pointer, 0, 1).bits(tc.s32) != 0:

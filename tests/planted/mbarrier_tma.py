@@ -231,105 +231,6 @@ RING_OF_A_GROUP = (
 
 
 @tc.kernel
-def ring_of_named_barriers(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """As above, but the consumers release a slot by bar.arrive, which the producers sync with."""
-    tc.launch_bounds(96)
-    tile = tc.shared((2, 1, 64), tc.s32, align=128)
-    map = tc.tensor_map(a, (1, 64))
-    full = tc.mbarriers(2)
-    t = tc.threadIdx.x
-    if t == 0:
-        full[0].init(1)
-        full[1].init(1)
-        tc.fence_mbarrier_init()
-    tc.barrier()
-    if t < 32:
-        for k in range(a.shape[0]):
-            slot, phase = k % 2, k // 2 & 1
-            if k >= 2:
-                if mistake == "producer arrives without waiting":
-                    tc.barrier_arrive(1 + slot, 96)
-                else:
-                    tc.barrier(1 + slot, 96)
-            if tc.elect():
-                full[slot].arrive_expect_tx(256)  # error 1
-                tc.tma_load(tile[slot], map, (k, 0), full[slot])  # race 1,2: first; error 1,3
-    else:
-        total, other, me = tc.s32(0), tc.s32(0), t - 32
-        for k in range(a.shape[0]):
-            slot, phase = k % 2, k // 2 & 1
-            full[slot].wait(phase)
-            total += tile[slot, 0, me]  # race 1: second
-            if mistake == "arrive between the loads":
-                tc.fence_proxy_async()
-                tc.barrier_arrive(1 + slot, 96)
-            other += tile[slot, 0, 63 - me]  # race 1,2: second
-            if mistake != "loads not fenced before they arrive":
-                tc.fence_proxy_async()
-            if mistake != "arrive between the loads":
-                tc.barrier_arrive(1 + slot, 96)
-        out[0, me], out[1, 63 - me] = total, other
-
-
-RING_OF_NAMED_BARRIERS = (
-    "producer arrives without waiting",  # 1
-    "arrive between the loads",  # 2
-    "loads not fenced before they arrive",  # 3
-)
-
-
-@tc.kernel
-def ring_of_matrices(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Warps 1 and 2 read 16 x 8 matrices by ldmatrix; the producer loads the next ones."""
-    tc.launch_bounds(96)
-    map = tc.tensor_map(a, (1, 16, 8))
-    tile = tc.shared((2, 16, 8), tc.f16, align=128)
-    full, empty = tc.mbarriers(2), tc.mbarriers(2)
-    t, lane, warp = tc.threadIdx.x, tc.lane_id(), tc.warp_id()
-    if t == 0:
-        for slot in tc.static_range(2):
-            full[slot].init(1)
-            empty[slot].init(2)
-        tc.fence_mbarrier_init()
-    tc.barrier()
-    if warp == 0:
-        if lane == 0:
-            for k in range(a.shape[0]):
-                slot, phase = k % 2, k // 2 & 1
-                empty[slot].wait(phase ^ 1)
-                full[slot].arrive_expect_tx(map.bytes)
-                tc.tma_load(tile[slot], map, (k, 0, 0), full[slot])  # race 1: first; error 2
-    else:
-        sums = [tc.u32(0)] * 2
-        for k in range(a.shape[0]):
-            slot, phase = k % 2, k // 2 & 1
-            full[slot].wait(phase)
-            word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, lane % 8, 0).address)
-            sums[0] += word.bits(tc.u32)
-            if mistake == "released before the second ldmatrix":
-                tc.fence_proxy_async()
-                tc.syncwarp()
-                empty[slot].arrive(pred=lane == 0)
-            word = tc.emit(  # race 1: second
-                "ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, 8 + lane % 8, 0).address
-            )
-            sums[1] += word.bits(tc.u32)
-            if mistake != "matrices not fenced before the release":
-                tc.fence_proxy_async()
-            tc.syncwarp()
-            if mistake != "released before the second ldmatrix":
-                empty[slot].arrive(pred=lane == 0)
-        for half in tc.static_range(2):
-            out[warp - 1, half, lane] = sums[half]
-
-
-RING_OF_MATRICES = (
-    "released before the second ldmatrix",  # 1
-    "matrices not fenced before the release",  # 2
-)
-
-
-@tc.kernel
 def bulk_stores(d: tc.Array, mistake: tc.Const = ""):
     """64 threads write lines to two buffers in turn, and thread 0 stores them by TMA."""
     tc.launch_bounds(64)
@@ -846,19 +747,6 @@ def long_sums(draw: np.random.Generator) -> Arguments:
     return {"a": a, "out": np.zeros(512, np.int32)}, {"out": a.sum(axis=0)}
 
 
-def equal_sums(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
-    total = a.sum(axis=0)
-    return {"a": a, "out": np.zeros((2, 64), np.int32)}, {"out": np.stack([total, total])}
-
-
-def sums_of_words(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(0, 1 << 12, (5, 16, 4)).astype(np.uint32)
-    total = a.sum(axis=0).astype(np.uint32).reshape(2, 32)
-    out = np.zeros((2, 2, 32), np.uint32)
-    return {"a": a.view(np.float16), "out": out}, {"out": np.stack([total, total])}
-
-
 def five_lines(draw: np.random.Generator) -> Arguments:
     lines = 100 * np.arange(5)[:, None] + np.arange(64) - 63
     return {"d": np.zeros((5, 64), np.int32)}, {"d": lines.astype(np.int32)}
@@ -909,53 +797,10 @@ def folded_sums(draw: np.random.Generator) -> Arguments:
     return {"a": a, "out": np.zeros(32, np.int32)}, {"out": folded.astype(np.int32)}
 
 
-@tc.kernel
-def edge_of_an_array(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """The last box of a line of 80 words lies outside in part. A load counts whole boxes, zeroes
-    with them; who expects only the words inside waits for ever."""
-    tc.launch_bounds(64)
-    map, stages = tc.tensor_map(a, (1, 32)), 2
-    tile = tc.shared((stages, 1, 32), tc.s32, align=128)
-    full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
-    warp, lane = tc.warp_id(), tc.lane_id()
-    if tc.threadIdx.x == 0:
-        for slot in tc.static_range(stages):
-            full[slot].init(1)
-            empty[slot].init(1)
-        tc.fence_mbarrier_init()
-    tc.barrier()
-    if warp == 0:
-        if lane == 0:
-            for i in tc.range(3 * a.shape[0]):
-                slot = i % stages
-                empty[slot].wait(i // stages & 1 ^ 1)
-                inside = min(80 - i % 3 * 32, 32) * 4
-                full[slot].arrive_expect_tx(inside if mistake == "bytes of the words inside" else map.bytes)
-                tc.tma_load(tile[slot], map, (i // 3, i % 3 * 32), full[slot])
-    else:
-        total = tc.s32(0)
-        for i in tc.range(3 * a.shape[0]):
-            slot = i % stages
-            full[slot].wait(i // stages & 1)  # error
-            total += tile[slot, 0, lane]
-            tc.fence_proxy_async()
-            tc.syncwarp()
-            empty[slot].arrive(pred=lane == 0)
-        out[lane] = total
-
-
-def five_edges(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (5, 80)).astype(np.int32)
-    total = np.pad(a, ((0, 0), (0, 16))).reshape(15, 32).sum(axis=0)
-    return {"a": a, "out": np.zeros(32, np.int32)}, {"out": total.astype(np.int32)}
-
-
 CASES = [
     *variants(ring, 1, 96, sums, mistakes=RING),
     *variants(ring_of_threads, 1, 128, two_sums, mistakes=RING_OF_THREADS),
     *variants(ring_of_a_group, 1, 160, long_sums, mistakes=RING_OF_A_GROUP),
-    *variants(ring_of_named_barriers, 1, 96, equal_sums, mistakes=RING_OF_NAMED_BARRIERS),
-    *variants(ring_of_matrices, 1, 96, sums_of_words, mistakes=RING_OF_MATRICES),
     *variants(bulk_stores, 1, 64, five_lines, mistakes=BULK_STORES),
     *variants(read_back, 1, 64, one_line, mistakes=READ_BACK),
     *variants(written_then_loaded, 1, 64, falling_line, mistakes=WRITTEN_THEN_LOADED),
@@ -963,6 +808,5 @@ CASES = [
     *variants(initialised, 1, 64, a_line, mistakes=INITIALISED),
     *variants(places, 1, 128, a_box, mistakes=PLACES),
     *variants(passed_by, 1, 64, four_turns, mistakes=PASSED_BY),
-    *variants(edge_of_an_array, 1, 64, five_edges, mistakes=("bytes of the words inside",)),
     *variants(unusual_ring, 1, 96, folded_sums, mistakes=UNUSUAL_RING),
 ]

@@ -49,20 +49,6 @@ def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def lane_of_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """The helper shuffles with all lanes; the mistake calls it in a branch."""
-    t = tc.threadIdx.x
-    value = x[t]
-    if mistake:
-        if t < 16:
-            value = library.lane_of(value, 3)  # error
-    else:
-        other = library.lane_of(value, 3)
-        value = tc.select(t < 16, other, value)
-    out[t] = value
-
-
-@tc.kernel
 def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
     """Blocks add to one place under a lock."""
     if tc.threadIdx.x == 0:
@@ -151,13 +137,6 @@ def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 def some_bytes(draw):
     x = draw.integers(-9, 9, 64).astype(np.int8)
     return {"x": x, "out": np.zeros_like(x)}, {"out": x[::-1].copy()}
-
-
-def small(draw):
-    import ml_dtypes
-
-    x = draw.integers(-8, 8, 128).astype(ml_dtypes.float8_e4m3fn)
-    return {"x": x, "out": np.zeros_like(x)}, {"out": x.reshape(32, 4)[::-1].ravel().copy()}
 
 
 # -- views ----------------------------------------------------------------------------------------
@@ -399,21 +378,6 @@ def elected_lane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def groups_of_equal_keys(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Lanes with equal keys meet."""
-    lane = tc.lane_id()
-    mask = tc.match_any(x[lane] % 2)
-    if x[lane] % 2 == 0:
-        tc.syncwarp(~mask if mistake == "mask of the others" else mask)  # error 1
-        if mistake == "lane 0":
-            out[lane] = tc.shfl(x[lane], 0)  # error 2
-        else:
-            out[lane] = x[lane]
-    else:
-        out[lane] = x[lane]
-
-
-@tc.kernel
 def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """setmaxnreg."""
     tc.launch_bounds(128)
@@ -492,9 +456,6 @@ CASES = [
         helpers_of_its_own, 1, 64, mapped(64, lambda x: x[::-1].copy()), mistakes=("no barrier", "index")
     ),
     *variants(
-        lane_of_a_library, 1, 32, mapped(32, lambda x: np.concatenate((np.repeat(x[3:4], 16), x[16:])))
-    ),
-    *variants(
         guarded_by_a_lock, 3, 32, locked, mistakes=("given back early", "not taken", "never given back")
     ),
     *variants(
@@ -554,7 +515,6 @@ CASES = [
         mapped((2, 32), lambda x: x + x[:, :1]),
         mistakes=("part of the warp", "no syncwarp"),
     ),
-    *variants(groups_of_equal_keys, 1, 32, mapped(32, same), mistakes=("mask of the others", "lane 0")),
     *variants(registers_of_a_part, 1, 128, mapped(128, same), mistakes=("one warp", "half a warp")),
     *variants(
         counters,

@@ -235,35 +235,6 @@ def writes_of_the_same_value(x: tc.Array, out: tc.Array, mistake: tc.Const = "")
 
 
 @tc.kernel
-def pairs_of_halves(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Threads write neighbouring 16-bit elements, which is fine; a 32-bit load reads two."""
-    halves = tc.shared(64, tc.u16)
-    t = tc.threadIdx.x
-    halves[63 - t] = x[t].to(tc.u16)  # race: first
-    if not mistake:
-        tc.barrier()
-    pair = halves.at(2 * (t // 2)).as_type(tc.u32).load()  # race: second
-    out[t] = (pair & 0xFFFF).to(tc.s32) + (pair >> 16).to(tc.s32)
-
-
-@tc.kernel
-def halves_of_words(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Warp 0 writes low halves, warp 1 high halves; a word rewritten whole destroys the other."""
-    words = tc.shared(32, tc.u32)
-    lane, warp = tc.lane_id(), tc.warp_id()
-    if warp == 0:
-        words[lane] = 0
-    tc.barrier()
-    if mistake:
-        value = x[tc.threadIdx.x].to(tc.u32)
-        words[lane] = words[lane] | (value << 16 if warp == 1 else value)  # race: both
-    else:
-        words.at(lane).as_type(tc.u16)[warp] = x[tc.threadIdx.x].to(tc.u16)
-    tc.barrier()
-    out[tc.threadIdx.x] = words[lane].to(tc.s32)
-
-
-@tc.kernel
 def bytes_beside_each_other(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Each thread stores a byte; the mistake stores two, and so the neighbour's, too."""
     bytes = tc.shared(128, tc.u8)
@@ -291,21 +262,6 @@ def vectors_overlap_in_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tile[4 * lane + 3] = 7  # race: second
     tc.barrier()
     out.at(2 * tc.threadIdx.x).store(tile.at(2 * tc.threadIdx.x).load(2))
-
-
-@tc.kernel
-def matrix_stored_without_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """stmatrix by warp 0, plain loads by warp 1."""
-    tile = tc.shared((8, 8), tc.u16)
-    lane = tc.lane_id()
-    if tc.warp_id() == 0:
-        tc.emit(  # race: first
-            "stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32)
-        )
-    if not mistake:
-        tc.barrier()
-    if tc.warp_id() == 1:
-        out[lane] = tile.at(lane // 4, lane % 4 * 2).as_type(tc.s32).load()  # race: second
 
 
 @tc.kernel
@@ -455,23 +411,8 @@ CASES = [
         writes_of_different_values, 1, 128, mapped(128, lambda x: np.full(128, x.sum(), np.int32)), Race
     ),
     *variants(writes_of_the_same_value, 1, 128, mapped(128, lambda x: x), RaceWarning),
-    *variants(
-        pairs_of_halves,
-        1,
-        64,
-        mapped(64, lambda x: np.repeat(x[::-1][::2] + x[::-1][1::2], 2).astype(np.int32)),
-        Race,
-    ),
-    *variants(
-        halves_of_words,
-        1,
-        64,
-        mapped(64, lambda x: np.tile(x[:32] + (x[32:] << 16), 2).astype(np.int32)),
-        Race,
-    ),
     *variants(bytes_beside_each_other, 1, 128, mapped(128, lambda x: x % 256), Race),
     *variants(vectors_overlap_in_part, 1, 64, mapped(128, _overlapped), Race),
-    *variants(matrix_stored_without_barrier, 1, 64, mapped(32, lambda x: x), Race),
     *variants(neighbour_rows_of_a_plane, 1, (16, 8), mapped((8, 16), lambda x: np.roll(x, -1, axis=0)), Race),
     *variants(vote_instead_of_a_barrier, 1, 64, _reverse, Race),
     *variants(fence_instead_of_a_barrier, 1, 64, _reverse, Race),

@@ -165,19 +165,6 @@ def last_steps_of_a_tree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def transpose_in_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Each warp has a tile of its own."""
-    tile = tc.shared((2, 4, 8), tc.s32)
-    lane, warp = tc.lane_id(), tc.warp_id()
-    tile[warp, lane // 8, lane % 8] = x[warp, lane // 8, lane % 8]  # race: first
-    if mistake != "no syncwarp":
-        tc.syncwarp()
-    out[warp, lane // 4, lane % 4] = tile[
-        1 - warp if mistake == "tile of the next warp" else warp, lane % 4, lane // 4
-    ]  # race: second
-
-
-@tc.kernel
 def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """ldmatrix reads rows for other lanes, and orders no stores."""
     tile = tc.shared((8, 8), tc.u16)
@@ -187,18 +174,6 @@ def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
         tc.syncwarp()
     word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(7 - lane % 8, 0))  # race: second
     out[lane] = word.bits(tc.s32)
-
-
-@tc.kernel
-def plain_loads_after_stmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    tile = tc.shared((8, 8), tc.u16)
-    lane = tc.lane_id()
-    tc.emit(  # race: first
-        "stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32)
-    )
-    if not mistake:
-        tc.syncwarp()
-    out[lane] = tile.at(7 - lane // 4, lane % 4 * 2).as_type(tc.s32).load()  # race: second
 
 
 @tc.kernel
@@ -213,35 +188,6 @@ def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if not mistake:
         tc.syncwarp()
     out[lane] = word[0]  # race: second
-
-
-@tc.kernel
-def vectors_of_neighbours(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Pairs at even places do not touch; quadruples overlap the next lane's."""
-    tile = tc.shared(64, tc.s32)
-    lane = tc.lane_id()
-    if mistake:
-        quad = tile.at(lane // 2 * 4)
-        quad.store([x[lane], x[lane], 0, 0])  # race: both
-    else:
-        tile.at(2 * lane).store([x[lane], x[lane]])
-    tc.syncwarp()
-    out[lane] = tile[2 * lane]
-
-
-@tc.kernel
-def early_lanes_in_a_loop(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Lanes leave a loop after different numbers of turns, and then read each other's results."""
-    tile = tc.shared(32, tc.s32)
-    lane = tc.lane_id()
-    n, steps = x[lane], 0
-    while n > 1:
-        n = n // 2
-        steps += 1
-    tile[lane] = steps  # race: first
-    if not mistake:
-        tc.syncwarp()
-    out[lane] = tile[31 - lane]  # race: second
 
 
 def _signed_pairs(x):
@@ -276,23 +222,6 @@ CASES = [
     *variants(after_a_branch, 1, 32, mapped(32, _signed_pairs), Race),
     *variants(arms_write_one_place, 1, 32, mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)), Race),
     *variants(last_steps_of_a_tree, 1, 64, _sum, Race),
-    *variants(
-        transpose_in_a_warp,
-        1,
-        64,
-        mapped((2, 4, 8), lambda x: x.transpose(0, 2, 1)),
-        Race,
-        mistakes=("no syncwarp", "tile of the next warp"),
-    ),
     *variants(matrix_after_plain_stores, 1, 32, _matrix, Race),
-    *variants(plain_loads_after_stmatrix, 1, 32, _matrix, Race),
     *variants(atomic_and_a_plain_load, 1, 32, mapped(32, lambda x: np.full(32, x.sum(), np.int32)), Race),
-    *variants(vectors_of_neighbours, 1, 32, mapped(32, lambda x: x), Race),
-    *variants(
-        early_lanes_in_a_loop,
-        1,
-        32,
-        mapped(32, lambda x: np.array([int(v).bit_length() - 1 for v in x[::-1]], np.int32)),
-        Race,
-    ),
 ]
