@@ -32,8 +32,8 @@ def hand_on(out: tc.Array, arrival: tc.Const, fence: tc.Const = ""):
 
 
 @tc.kernel
-def across(data: tc.Array, out: tc.Array, fence: tc.Const):
-    """CTA 1 of a cluster writes to global memory and arrives relaxed at the mbarrier of CTA 0."""
+def across(data: tc.Array, out: tc.Array, fence: tc.Const, arrival: tc.Const = ".relaxed.cluster"):
+    """CTA 1 of a cluster writes to global memory and arrives at the mbarrier of CTA 0."""
     tc.cluster_size(2)
     bar, rank = tc.mbarriers(1)[0], tc.cluster_rank()
     if tc.threadIdx.x == 0:
@@ -45,9 +45,10 @@ def across(data: tc.Array, out: tc.Array, fence: tc.Const):
             data[0] = 5
             if fence:
                 tc.emit(fence)
-            tc.emit("mbarrier.arrive.relaxed.cluster.shared::cluster.b64", bar.remote(0))
+            tc.emit(f"mbarrier.arrive{arrival}.shared::cluster.b64", bar.remote(0))
         else:
-            bar.wait(0)
+            while not tc.emit("mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64", bar, 0):
+                pass
             out[0] = data[0]
     tc.cluster_sync()
 
@@ -76,6 +77,19 @@ def run(kernel, *constants, block=64):
     out = np.zeros(32, np.int32)
     kernel.emulator("sm_90a")[1, block](out, *constants)
     return out
+
+
+@pytest.mark.parametrize("arrival, orders", [("", True), (".release.cluster", True), (".release.cta", False)])
+def test_a_release_must_reach_the_cta_that_waits(arrival, orders):
+    """Of cta scope it does not; an arrival without a scope counts as one of cluster scope."""
+    data, out = np.zeros((2, 1), np.int32)
+    launch = across.emulator("sm_90a")[2, 32]
+    if orders:
+        launch(data, out, "", arrival)
+        assert out[0] == 5
+    else:
+        with pytest.raises(Race, match="or an mbarrier, by an arrival of cluster scope"):
+            launch(data, out, "", arrival)
 
 
 # -- relaxed ---------------------------------------------------------------------------------------

@@ -295,7 +295,8 @@ class Finding:
                 end = "; or let each thread write an element of its own"
         if block != other and not self._many and block // races.peers == other // races.peers:
             barrier = advice.CLUSTER_BARRIER
-            return f"the cluster must meet between the two ({barrier}, or an mbarrier){end}"
+            meets = f"{barrier}, or an mbarrier, by an arrival of cluster scope"
+            return f"the cluster must meet between the two ({meets}){end}"
         if abroad:
             return (
                 "ranks run at their own time: only a release and an acquire of sys scope (tc.signal "

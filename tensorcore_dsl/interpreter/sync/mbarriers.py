@@ -246,14 +246,20 @@ class Mbarriers(EagerDict):
             return
         units, phases = self.phases(addresses)
         own = np.arange(self.chunk.threads) // self.chunk.group
+        abroad, instr = mask & (own != units >> 20), self.chunk.instruction(self.chunk.at_step)
         if detector.unfenced:
-            for unit in np.unique(units[mask & (own != units >> 20)]).tolist():
+            for unit in np.unique(units[abroad]).tolist():
                 cta, slot = unit >> 20, unit & 0xFFFFF
                 name = self.name(cta, slot)
                 detector.check_init(cta, slot, name, "an arrival from another CTA")
-        instr = self.chunk.instruction(self.chunk.at_step)
-        relaxed = instr is not None and instr.relaxed
-        (detector.release_fenced if relaxed else detector.release)(PHASES, mask, units, phases)
+        weak = np.zeros_like(mask)
+        if instr is not None and instr.relaxed:
+            weak = mask
+        elif instr is not None and ".release.cta." in instr.mnemonic:
+            weak = abroad  # libraries that mean the cluster leave the scope out
+        for threads, release in ((mask & ~weak, detector.release), (weak, detector.release_fenced)):
+            if threads.any():
+                release(PHASES, threads, units, phases)
         # A thread of another CTA may know by a peer's bytes that the phase before is over.
         asked = mask & (own == units >> 20)
         detector.count(
