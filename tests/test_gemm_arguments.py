@@ -144,6 +144,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "accumulate: f32 of f64": (gemm, (H.astype(float),) * 2, {"accumulate": tc.f32}, "summed in f64, not in f32"),
     "accumulate: f16 of bf16": (gemm, (B, B), {"accumulate": tc.f16}, "only f16 products can be summed in f16"),
     "family: number": (gemm, (H, H), {"family": 90}, "unknown family 90"),
+    "family: name": (gemm, (H, H), {"family": "sm100"}, "sm80 and sm90 are known"),
+    "family: f64": (gemm, (H.astype(float),) * 2, {"family": "sm90"}, "they have no f64"),
+    "config: dictionary": (gemm, (H, H), {"config": {"BM": 64}}, "config is {'BM': 64}; needed is a kernels.AmpereConfig for sm80"),
+    "config: another family": (gemm, (H, H), {"config": AmpereConfig(), "family": "sm90"}, "and sm90 was asked for"),
     "config: class": (gemm, (H, H), {"config": HopperConfig}, "needed is a kernels.AmpereConfig"),
     "stream: text": (gemm, (H, H), {"stream": "x"}, "a stream cannot be a str"),
     # epilogues

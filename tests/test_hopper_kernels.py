@@ -392,16 +392,6 @@ def test_finished_results(name, N):
     assert np.array_equal(found, np.where((row + col) % 2 == 0, wanted + 100 * row, wanted - col))
 
 
-BAD_PRODUCTS: list[Any] = [
-    (dict(a=whole(2, 16, 64), b=whole(3, 64, 16)), "a is 2x16x64 and b is 3x64x16: the batches differ"),
-    (dict(a=whole(1, 2, 16, 64)), "a has shape (1, 2, 16, 64); a matrix is needed, or a batch"),
-    (dict(a=whole(2, 16, 72)), "a's columns must be as many as b's rows"),
-    (dict(a=whole(2, 16, 64), c=whole(3, 16, 16)), "c has shape (3, 16, 16); the product has (2, 16, 16)"),
-    (dict(a=whole(2, 16, 64), out=whole(16, 16)), "out has shape (16, 16); the product has (2, 16, 16)"),
-    (dict(a=whole(2, 16, 64, dtype=np.float64), b=whole(64, 16, dtype=np.float64)), "they have no f64"),
-]  # fmt: skip
-
-
 ONLY_SM90: list[Any] = [
     (dict(row_reductions=(kernels.RowReduction("sum"),)), "cannot take this product: they have no row reductions"),
     (dict(a=whole(2, 16, 64)), "cannot take this product: they multiply single matrices, no batches"),
@@ -416,12 +406,3 @@ def test_products_that_mma_kernels_refuse(changes, message):
     given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.gemm(**given, family="sm80")
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(("changes", "message"), BAD_PRODUCTS, ids=[m for _, m in BAD_PRODUCTS])
-def test_products_that_gemm_refuses(changes, message):
-    given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
-    with pytest.raises(tc.ArgumentError) as error:
-        kernels.gemm(**given, family="sm90")
-    assert message in str(error.value)
