@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +11,6 @@ import pytest
 from attention_cases import exact, operands
 
 import tensorcore_dsl as tc
-from benchmarks.harness import Timing
-from benchmarks.programs import attention_tutorial as benchmark
 from tensorcore_dsl.host import has_program_assembler
 from tensorcore_dsl.kernels import tutorial
 
@@ -114,50 +112,3 @@ def test_each_file_stands_alone() -> None:
             "import numpy as np",
             "import tensorcore_dsl as tc",
         ]
-
-
-class Tensor(np.ndarray):
-    """As much of a torch tensor as the benchmark uses."""
-
-    def zero_(self) -> None:
-        self[...] = 0
-
-    def double(self) -> Any:
-        return self.astype(np.float64).view(Tensor)
-
-    def flatten(self) -> Any:
-        return np.ndarray.flatten(self).view(Tensor)
-
-
-@pytest.mark.thorough
-def test_benchmark_measures_every_step(monkeypatch: Any, tmp_path: Any, capsys: Any) -> None:
-    """Without a GPU: torch, cuDNN and the clock are stand-ins; the kernels run in emulation."""
-    made = operands(64, 64)
-    data = [[x.view(Tensor) for x in (*made, np.empty_like(made[0]))]]
-    torch = SimpleNamespace(zeros=lambda *_, **__: np.zeros(1, np.int32), int32=None)
-
-    def cudnn(torch: Any, backend: str, arrays: Any, causal: bool) -> Any:
-        return exact(*made, causal=causal)[0].view(Tensor)
-
-    def difference(mine: Any, other: Any) -> float:
-        return float(abs(mine.astype(np.float64) - other).max())
-
-    def time_settled(launches: list[Any], rounds: int) -> list[Timing]:
-        return [Timing((float(1 + place),) * rounds) for place, _ in enumerate(launches)]
-
-    stand_ins = {
-        "torch_with_gpu": lambda: torch, "other": cudnn, "difference": difference,
-        "TimedLaunch": lambda torch, launch, sets: launch(0),
-        "drawn_sets": lambda *_: data,
-    }  # fmt: skip
-    for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(benchmark, name, stand_in)
-    monkeypatch.setattr("benchmarks.programs.tutorial.time_settled", time_settled)
-    report = benchmark.run(SimpleNamespace(rounds=3, quick=True, out=tmp_path))  # type: ignore[arg-type]
-    assert [r["name"] for r in report.results] == 2 * [*NAMES, "kernels.attention", "cuDNN"]
-    assert all(r["correct"] for r in report.results)
-    assert [r["share"] for r in report.results[:7]] == [7 / place for place in range(1, 8)]
-    assert len(list(tmp_path.glob("attention-tutorial-*.json"))) == 1
-    for table in benchmark.tables(report.json()):
-        table.print()
-    assert "hopper_attention_5_persistent" in capsys.readouterr().out

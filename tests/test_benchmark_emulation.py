@@ -1,7 +1,6 @@
 """The benchmark of whole emulated kernels: results, checks, other checkouts, tables."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,17 +83,6 @@ def test_a_process_that_dies_is_a_failure(tmp_path):
     with package_of(checkout(tmp_path, "import os; os._exit(3)")) as dying:
         found = emulation_process.in_turns({"this": dying}, ("vector add", False, 16, 1), 1)
     assert found == {"seconds": {}, "failure": "the process ended with 3"}
-
-
-@pytest.mark.parametrize("workers, clock", [(1, "process_time"), (2, "perf_counter")])
-def test_one_worker_is_measured_in_cpu_time(monkeypatch, workers, clock):
-    """The clock goes on by a second at each call; a call of the other one raises TypeError."""
-    look = iter(range(100))
-    monkeypatch.setattr(emulation_process, "time", SimpleNamespace(process_time=None, perf_counter=None))
-    monkeypatch.setattr(emulation_process.time, clock, lambda: float(next(look)))
-    monkeypatch.setattr(emulation_process.os, "sched_setaffinity", lambda pid, cores: None)
-    answers = emulation_process._seconds("NumPy float32 @", False, 4, workers)
-    assert [next(answers), next(answers)] == [1.0, 1.0]
 
 
 def test_the_first_launch_with_each_state_of_the_cache():

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import benchmarks.__main__ as command
@@ -22,45 +21,6 @@ def test_every_example_is_measured():
     for name, (make, problems) in examples.EXAMPLES.items():
         names = make.__code__.co_varnames[1 : make.__code__.co_argcount]
         assert problems and all(len(problem) == len(names) for problem in problems), name
-
-
-class Tensor:
-    """As much of a tensor as the comparison takes."""
-
-    def __init__(self, values):
-        self.values = np.asarray(values, float)
-
-    def double(self):
-        return self
-
-    def flatten(self):
-        return self
-
-    def __sub__(self, other):
-        return Tensor(self.values - other.values)
-
-    def abs(self):
-        return Tensor(abs(self.values))
-
-    def max(self):
-        return Tensor(self.values.max())
-
-    def clamp(self, min):
-        return Tensor(np.maximum(self.values, min))
-
-    def __truediv__(self, other):
-        return Tensor(self.values / other.values)
-
-    def __float__(self):
-        return float(self.values)
-
-
-@pytest.mark.parametrize(
-    "mine, other, apart",
-    [([1, 2], [1, 2], 0), ([1, 3], [1, -4], 7 / 4), ([0, 0], [0, 0], 0), ([1, np.nan], [1, 2], None)],
-)
-def test_difference_is_relative_to_the_largest(mine, other, apart):
-    assert examples.difference(Tensor(mine), Tensor(other)) == apart
 
 
 def test_a_small_problem_that_differs_is_a_failure(monkeypatch):

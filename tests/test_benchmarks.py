@@ -13,20 +13,9 @@ import pytest
 import benchmarks.__main__ as command
 import tensorcore_dsl as tc
 from benchmarks import forms, gpu, harness, page, tables
-from benchmarks.choices import tuning
 from benchmarks.harness import Report, Timing
 from benchmarks.host import compile_time
-from benchmarks.products import (
-    accuracy,
-    gemm,
-    gemm_cases,
-    gemm_gpu,
-    gemm_plot,
-    gemm_summary,
-    landscape,
-    merge,
-    suites,
-)
+from benchmarks.products import accuracy, gemm, gemm_cases, gemm_plot, gemm_summary, landscape, merge, suites
 from benchmarks.products.gemm_cases import DTYPES, Case
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import assemble
@@ -106,22 +95,6 @@ def test_allowed_error_is_zero_for_integers_and_small_for_floats():
 # Suites
 
 
-def test_hopper_suite():
-    chosen = suites.cases("hopper")
-    assert len(chosen) == len(set(chosen)) == 96
-    assert {case.M for case in chosen if case.group == "square bf16"} >= {2048, 16384}
-    assert set(suites.GOALS) < {case.group for case in chosen}
-    assert {case.kind for case in chosen} == set(gemm_gpu.KINDS)
-    assert [case.dtype for case in chosen if case.precise] == ["e4m3"] * 11
-    (experts,) = [case for case in chosen if case.rows]
-    assert len(experts.rows) == 32 and (min(experts.rows), max(experts.rows)) == (16, 2048)
-    assert sum(experts.rows) == experts.M == 36404, "the same experts wherever the suite runs"
-    skinny = [case for case in chosen if case.group == "skinny bf16"]
-    assert len(skinny) == 18 and {case.M for case in skinny} == {1, 8, 16, 32, 64, 128}
-    assert [case.family for case in chosen if case.family] == ["sm80"]
-    assert all(case.layout == "row.col" for case in chosen if case.element.bits != 16)
-
-
 def test_a_landscape_is_drawn_from_its_seed():
     chosen = landscape.problems(3, 700)
     assert chosen == landscape.problems(3, 700) != landscape.problems(4, 700)
@@ -160,14 +133,6 @@ def test_a_landscape_says_how_its_ratios_lie(tmp_path):
 # Timing on a GPU
 
 
-def test_sets_and_launches():
-    assert gpu.sets_beyond_cache(30, 100) == 7
-    assert gpu.sets_beyond_cache(10**9, 100) == 1
-    assert gpu.launches_of(1e-5, 7) == 28 * 7 + 7 * 1  # 200 launches, in whole turns
-    assert gpu.launches_of(1e-5, 300) == 300
-    assert gpu.launches_of(5e-3, 3) == 3
-
-
 class Stub:
     def __init__(self, name, log, seconds):
         self.name, self.log, self.seconds = name, log, iter(seconds)
@@ -182,19 +147,6 @@ def test_launches_are_interleaved_both_ways():
     found = gpu.time_interleaved([Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0)
     assert "".join(log) == "abbaab"
     assert [t.samples for t in found] == [(1, 2, 3), (4, 5, 6)]
-
-
-# Tuning
-
-
-def test_a_problem_that_fails_leaves_the_others():
-    def broken(case):
-        raise ValueError("no")
-
-    result = gemm.attempt(broken, Case("bf16", 1, 1, 1))
-    assert result["failure"] == "ValueError: no"
-    (table,) = tuning.tables({"results": [{**vars(Case("bf16", 1, 1, 1)), **result}]})
-    assert table.rows == [{"notes": "ValueError: no"}]
 
 
 # The page
@@ -273,26 +225,6 @@ def test_gemm_on_the_cpu(tmp_path, capsys):
     assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(math.sqrt(rates[0] * rates[1]))
     (plot,) = tmp_path.glob("*.png")
     assert plot.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_suite_in_emulation(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("matplotlib")
-    small = [
-        *suites.group("square", "f16", suites.squares(16, 32)),
-        *suites.group("mma.sync", "s8", [(16, 8, 32)], family="sm80"),
-    ]
-    monkeypatch.setitem(suites.SUITES, "hopper", small)
-    arguments = ("--suite", "hopper", "--target", "cpu", "--arch", "sm_80", "--repeats", "1")
-    status, (found,) = run(tmp_path, "gemm", *arguments)
-    assert status == 0 and found["benchmark"] == "gemm-hopper-emulated"
-    assert [r["group"] for r in found["results"]] == ["square f16"] * 2 + ["mma.sync s8"]
-    assert {name: s["cases"] for name, s in found["summary"]["groups"].items()} == {
-        "square f16": 2,
-        "mma.sync s8": 1,
-    }
-    text = capsys.readouterr()
-    assert "mma.sync s8" in text.out and "square f16: f16 32 x 32 x 32 row.col: " in text.err
-    assert list(tmp_path.glob("*.png"))
 
 
 def test_a_suite_is_not_emulated_by_the_way(tmp_path, capsys):
@@ -427,15 +359,6 @@ def test_all_is_the_default_and_goes_on_after_an_error(tmp_path, monkeypatch, ca
     assert command.main(["--quick"]) == 1
     assert ran == [(module, True) for module, _ in command.BENCHMARKS.values()]
     assert "launch: RuntimeError: no driver" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["gemm", "--help"], ["all", "--help"]])
-def test_help(capsys, arguments):
-    with pytest.raises(SystemExit) as stopped:
-        command.main(arguments)
-    assert stopped.value.code == 0
-    out = capsys.readouterr().out
-    assert "python -m benchmarks" in out and ("--quick" in out)
 
 
 def test_results_go_to_the_working_directory(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from benchmarks.harness import Timing
-from benchmarks.products.operands import Operands
-from benchmarks.programs import tutorial as tutorial_benchmark
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels import tutorial
 
@@ -126,78 +123,3 @@ def test_edited_step_replaces_one_place():
     check(module, 128, 128, 256, ml_dtypes.bfloat16)
     with pytest.raises(tc.ArgumentError, match="0 times, not once: STAGES = 7"):
         tutorial.edited_step(4, "STAGES = 7", "")
-
-
-class Matrix(np.ndarray):
-    """As much of a torch tensor as the benchmark uses."""
-
-    def zero_(self) -> None:
-        self[...] = 0
-
-
-def test_benchmark_measures_every_step(monkeypatch, tmp_path, capsys):
-    """Without a GPU: torch, cuBLASLt and the clock are stand-ins; the steps run in emulation."""
-    size = 256
-    a, b = whole(size, size, 1).view(Matrix), whole(size, size, 2).T.view(Matrix)
-    d = np.zeros((size, size), ml_dtypes.bfloat16).view(Matrix)
-    exact = a.astype(np.float32) @ b.astype(np.float32)
-
-    class TimedLaunch:
-        def __init__(self, torch: Any, launch: Any, sets: int) -> None:
-            launch(0)
-
-    def cublas(torch: Any) -> Any:
-        def launch(i: int) -> None:
-            d[...] = exact.astype(d.dtype)
-
-        return SimpleNamespace(prepare=lambda case, data: SimpleNamespace(launch=launch))
-
-    def time_settled(launches: list[Any], rounds: int) -> list[Timing]:
-        return [Timing((float(1 + place),) * rounds) for place, _ in enumerate(launches)]
-
-    def check(torch: Any, data: Operands, result: Any) -> tuple[float, bool]:
-        return 0.0, np.array_equal(result.astype(np.float32), exact.astype(d.dtype))
-
-    stand_ins = {
-        "torch_with_gpu": lambda: None, "CublasLt": cublas, "TimedLaunch": TimedLaunch,
-        "time_settled": time_settled, "check": check, "cache_bytes": lambda torch: 0,
-        "draw": lambda torch, case, seed: (a, b),
-        "operands": lambda torch, case, a, b, sets: Operands(case, [a], [b], [d]),
-    }  # fmt: skip
-    for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(f"benchmarks.programs.tutorial.{name}", stand_in)
-    options = SimpleNamespace(sizes=[size], rounds=3, quick=False, out=tmp_path)
-    report = tutorial_benchmark.run(options)  # type: ignore[arg-type]
-    assert [r["name"] for r in report.results] == [*tutorial.NAMES, "kernels.gemm", "cuBLASLt"]
-    assert all(r["correct"] for r in report.results)
-    assert [r["share"] for r in report.results] == [10 / place for place in range(1, 11)]
-    assert len(list(tmp_path.glob("tutorial-*.json"))) == 1
-    for table in tutorial_benchmark.tables(report.json()):
-        table.print()
-    assert "hopper_gemm_8_ping_pong" in capsys.readouterr().out
-
-
-def test_benchmark_settles_each_kernel_before_its_sample(monkeypatch):
-    """Without a GPU: each run of a kernel takes one second of a clock of its own."""
-    runs: list[str] = []
-
-    class Kernel:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def sample(self) -> float:
-            runs.append(self.name)
-            return float(ord(self.name))
-
-    clock = SimpleNamespace(perf_counter=lambda: len(runs))
-    monkeypatch.setattr(tutorial_benchmark, "time", clock)
-    monkeypatch.setattr(tutorial_benchmark, "WARM_UP", 0)
-    monkeypatch.setattr(tutorial_benchmark, "SETTLE", 3)
-    kernels = [Kernel(name) for name in "abcd"]
-    timings = tutorial_benchmark.time_settled(kernels, 6)  # type: ignore[arg-type]
-    assert [t.samples for t in timings] == [(float(ord(name)),) * 6 for name in "abcd"]
-    groups = ["".join(runs[i : i + 4]) for i in range(0, len(runs), 4)]
-    assert all(len(set(group)) == 1 for group in groups), "3 untimed runs, then the sample"
-    rounds = ["".join(group[0] for group in groups[i : i + 4]) for i in range(0, 24, 4)]
-    assert len(groups) == 24 and all(sorted(order) == list("abcd") for order in rounds)
-    assert len(set(rounds)) > 2, "orders are random"
