@@ -13,7 +13,7 @@ import numpy as np
 from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import Context, Memory
 from tensorcore_dsl.isa.effects import VOLATILE, Effect
-from tensorcore_dsl.isa.spec import Instruction, row
+from tensorcore_dsl.isa.spec import Instruction, Row, row
 
 COPIES = VOLATILE | Effect.LOAD | Effect.STORE  # of a wait for copies
 
@@ -160,27 +160,36 @@ CLUSTER_SCOPE = ".relaxed.cluster .acquire.cluster .release.cluster .acq_rel.clu
 CLUSTER_RED_SCOPE = ".relaxed.cluster .release.cluster"
 CLUSTER_SEM, CLUSTER_RED_SEM = f"{SEM} {CLUSTER_SCOPE}", f"{RED_SEM} {CLUSTER_RED_SCOPE}"
 SPACE = "global/u64 shared/u32"
+GLOBAL_WORDS = "d:{r}*{n} = p:[u64]"
 IN_CLUSTER: Any = {"requires": "90", "ptx": "7.8"}  # shared::cluster: shared memory of another CTA
 
 # fmt: off
+
+def _loads(mnemonic: str, section: str, requires: str, ptx: str, **axes: Any) -> list[Row]:
+    """Loads from global memory without and with a prefetch to the second-level cache."""
+    least = (("-", requires, ptx), (".L2::64B .L2::128B", "75", "7.4"), (".L2::256B", "80", "7.4"))
+    return [
+        row(mnemonic, GLOBAL_WORDS, section, load, **axes, l2=l2, v_t_r_n=WORDS, access=GLOBAL_LOAD, requires=target, ptx=version)
+        for l2, target, version in least
+    ]
+
+
+def _wide_loads(nc: str, section: str) -> list[Row]:
+    """Loads of 32 bytes, and loads with a cache policy."""
+    return [
+        row(f"ld.global{nc}{{e}}{{f}}{{v}}.{{t}}", GLOBAL_WORDS, section, load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, access=GLOBAL_LOAD, requires="100", ptx="8.8"),
+        row(f"ld.global{nc}{{e}}.L2::cache_hint{{v}}.{{t}}", f"{GLOBAL_WORDS}, policy:b64", section, load, e=f"- {EVICT}", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    ]
+
+
 LOADS = [
     #   mnemonic                                          operands                    section     execute  axes
-    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD),
-    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
-    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
-    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="70", ptx="7.4"),
-    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
-    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
-    row("ld.global{e}{f}{v}.{t}",                         "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, access=GLOBAL_LOAD, requires="100", ptx="8.8"),
-    row("ld.global{e}.L2::cache_hint{v}.{t}",             "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.8", load, e=f"- {EVICT}", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
-    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="32", ptx="3.1"),
-    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
-    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
-    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="70", ptx="7.4"),
-    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
-    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
-    row("ld.global.nc{e}{f}{v}.{t}",                      "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, access=GLOBAL_LOAD, requires="100", ptx="8.8"),
-    row("ld.global.nc{e}.L2::cache_hint{v}.{t}",          "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.9", load, e=f"- {EVICT}", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    *_loads("ld.global{c}{l2}{v}.{t}",    "9.7.9.8", "20", "1.0", c="- .ca .cg .cs .lu .cv"),
+    *_loads("ld.global{e}{l2}{v}.{t}",    "9.7.9.8", "70", "7.4", e=EVICT),
+    *_wide_loads("", "9.7.9.8"),
+    *_loads("ld.global{c}.nc{l2}{v}.{t}", "9.7.9.9", "32", "3.1", c="- .ca .cg .cs"),
+    *_loads("ld.global.nc{e}{l2}{v}.{t}", "9.7.9.9", "70", "7.4", e=EVICT),
+    *_wide_loads(".nc", "9.7.9.9"),
     row("ld.shared{v}.{t}",                               "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, access=SHARED_LOAD),
     row("ld.volatile.{s}{v}.{t}",                         "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " volatile.sys", ptx="1.1"),
     row("ld.{sem}.{scope}.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " {sem}.{scope}", requires="70", ptx="6.0"),
@@ -214,26 +223,20 @@ HINTS = [
 
 PREFETCH_SIZE = ".L2::64B .L2::128B .L2::256B"
 PREFETCH = f"- {PREFETCH_SIZE}"
+PREFETCHES = ("-", "7.0"), (PREFETCH_SIZE, "7.4")  # with the first PTX version
+CACHES = ("ca", "(4|8|16)"), ("cg", "(16)")  # with the sizes of copies
 CP_ASYNC = "9.7.9.25.3.1"
 ASYNC = [
-    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2="-", access=COPY, requires="80", ptx="7.0"),
-    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2="-", access=COPY, requires="80", ptx="7.0"),
-    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2=PREFETCH_SIZE, access=COPY, requires="80", ptx="7.4"),
-    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2=PREFETCH_SIZE, access=COPY, requires="80", ptx="7.4"),
-    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2="-", kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.0",
-        template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.4",
-        template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2="-", kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.0",
-        template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.4",
-        template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), skip:pred", CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", access=SKIPPED, requires="80", ptx="7.5",
-        template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {skip}"),
-    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), skip:pred",    CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", access=SKIPPED, requires="80", ptx="7.5",
-        template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {skip}"),
-    row("cp.async.ca.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(4|8|16), policy:b64", CP_ASYNC, copy_async, l2=PREFETCH, access=COPY, requires="80", ptx="7.4"),
-    row("cp.async.cg.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(16), policy:b64",   CP_ASYNC, copy_async, l2=PREFETCH, access=COPY, requires="80", ptx="7.4"),
+    *[row("cp.async.{cache}.shared.global{l2}", "dst:[u32], src:[u64], size:#u32" + _sizes, CP_ASYNC, copy_async, cache=_cache, l2=_l2, access=COPY, requires="80", ptx=_ptx)
+      for _l2, _ptx in PREFETCHES for _cache, _sizes in CACHES],
+    *[row("cp.async.{cache}.shared.global{l2}{kind}", "dst:[u32], src:[u64], size:#u32" + _sizes + ", valid:u32", CP_ASYNC, copy_async, cache=_cache, l2=_l2, kind=".zfill", access=ZERO_FILLED, requires="80", ptx=_ptx,
+          template="!cp.async.{cache}.shared.global{l2} {dst}, {src}, {size}, {valid}")
+      for _cache, _sizes in CACHES for _l2, _ptx in PREFETCHES],
+    *[row("cp.async.{cache}.shared.global{l2}{kind}", "dst:[u32], src:[u64], size:#u32" + _sizes + ", skip:pred", CP_ASYNC, copy_async, cache=_cache, l2=PREFETCH, kind=".ignore", access=SKIPPED, requires="80", ptx="7.5",
+          template="!cp.async.{cache}.shared.global{l2} {dst}, {src}, {size}, {skip}")
+      for _cache, _sizes in CACHES],
+    *[row("cp.async.{cache}.shared.global.L2::cache_hint{l2}", "dst:[u32], src:[u64], size:#u32" + _sizes + ", policy:b64", CP_ASYNC, copy_async, cache=_cache, l2=PREFETCH, access=COPY, requires="80", ptx="7.4")
+      for _cache, _sizes in CACHES],
     row("cp.async.commit_group",                          "",                         "9.7.9.25.3.2", commit_group, effects=VOLATILE, requires="80", ptx="7.0"),
     row("cp.async.wait_group",                            "n:#u32",                   "9.7.9.25.3.3", wait_group, effects=COPIES, requires="80", ptx="7.0"),
     row("cp.async.wait_all",                              "",                         "9.7.9.25.3.3", wait_group, effects=COPIES, requires="80", ptx="7.0"),

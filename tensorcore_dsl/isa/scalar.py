@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensorcore_dsl.isa.effects import VOLATILE
 from tensorcore_dsl.isa.spec import row
 
@@ -59,12 +61,11 @@ INTEGER = [
     row("rem.{t}",                D_AB,                                     "9.7.1.9",  integer, t=INT),
     row("abs.{t}",                D_A,                                      "9.7.1.10", integer, t=SIGNED),
     row("neg.{t}",                D_A,                                      "9.7.1.11", integer, t=SIGNED),
-    row("min.{t}",                D_AB,                                     "9.7.1.12", integer, t=INT),
-    row("min{relu}.{t}",          PAIR_AB,                                  "9.7.1.12", integer, relu_t=PAIRS_RELU, requires="90", ptx="8.0"),
-    row("min.relu.s32",           "d:s32 = a:s32, b:s32",                   "9.7.1.12", integer, t="s32", relu=".relu", requires="90", ptx="8.0"),
-    row("max.{t}",                D_AB,                                     "9.7.1.13", integer, t=INT),
-    row("max{relu}.{t}",          PAIR_AB,                                  "9.7.1.13", integer, relu_t=PAIRS_RELU, requires="90", ptx="8.0"),
-    row("max.relu.s32",           "d:s32 = a:s32, b:s32",                   "9.7.1.13", integer, t="s32", relu=".relu", requires="90", ptx="8.0"),
+    *[line for op, section in (("min", "9.7.1.12"), ("max", "9.7.1.13")) for line in (
+        row(op + ".{t}",          D_AB,                                     section,    integer, t=INT),
+        row(op + "{relu}.{t}",    PAIR_AB,                                  section,    integer, relu_t=PAIRS_RELU, requires="90", ptx="8.0"),
+        row(op + ".relu.s32",     "d:s32 = a:s32, b:s32",                   section,    integer, t="s32", relu=".relu", requires="90", ptx="8.0"),
+    )],
     row("popc.{t}",               "d:u32 = a:{t}",                          "9.7.1.14", integer, t="b32 b64", ptx="2.0"),
     row("clz.{t}",                "d:u32 = a:{t}",                          "9.7.1.15", integer, t="b32 b64", ptx="2.0"),
     row("bfind{m}.{t}",           "d:u32 = a:{t}",                          "9.7.1.16", integer, t="u32 u64 s32 s64", m="- .shiftamt", ptx="2.0"),
@@ -87,12 +88,9 @@ CARRY = [
 ]
 
 LOGIC = [
-    row("and.{t}",                D_AB,                                     "9.7.8.1",  integer, t=BITS),
-    row("and.{t}",                D_AB,                                     "9.7.8.1",  boolean, t="pred"),
-    row("or.{t}",                 D_AB,                                     "9.7.8.2",  integer, t=BITS),
-    row("or.{t}",                 D_AB,                                     "9.7.8.2",  boolean, t="pred"),
-    row("xor.{t}",                D_AB,                                     "9.7.8.3",  integer, t=BITS),
-    row("xor.{t}",                D_AB,                                     "9.7.8.3",  boolean, t="pred"),
+    *[row(op + ".{t}",            D_AB,                                     section,    execute, t=types)
+      for op, section in (("and", "9.7.8.1"), ("or", "9.7.8.2"), ("xor", "9.7.8.3"))
+      for execute, types in ((integer, BITS), (boolean, "pred"))],
     row("not.{t}",                D_A,                                      "9.7.8.4",  integer, t=BITS),
     row("not.{t}",                D_A,                                      "9.7.8.4",  boolean, t="pred"),
     row("cnot.{t}",               D_A,                                      "9.7.8.5",  integer, t=BITS),
@@ -105,15 +103,11 @@ LOGIC = [
 ]
 
 FLOAT = [
-    row("add{rnd}{ftz}{sat}.f32", "d:f32 = a:f32, b:f32",                   "9.7.3.3",  floating, t="f32", rnd=RND, ftz=FTZ, sat=SAT),
-    row("add{rnd}{ftz}.f32x2",    WORD_AB,                                  "9.7.3.3",  floating, t="f32x2", rnd=RND, ftz=FTZ, requires="100", ptx="8.6"),
-    row("add{rnd}.f64",           "d:f64 = a:f64, b:f64",                   "9.7.3.3",  floating, t="f64", rnd=RND),
-    row("sub{rnd}{ftz}{sat}.f32", "d:f32 = a:f32, b:f32",                   "9.7.3.4",  floating, t="f32", rnd=RND, ftz=FTZ, sat=SAT),
-    row("sub{rnd}{ftz}.f32x2",    WORD_AB,                                  "9.7.3.4",  floating, t="f32x2", rnd=RND, ftz=FTZ, requires="100", ptx="8.6"),
-    row("sub{rnd}.f64",           "d:f64 = a:f64, b:f64",                   "9.7.3.4",  floating, t="f64", rnd=RND),
-    row("mul{rnd}{ftz}{sat}.f32", "d:f32 = a:f32, b:f32",                   "9.7.3.5",  floating, t="f32", rnd=RND, ftz=FTZ, sat=SAT),
-    row("mul{rnd}{ftz}.f32x2",    WORD_AB,                                  "9.7.3.5",  floating, t="f32x2", rnd=RND, ftz=FTZ, requires="100", ptx="8.6"),
-    row("mul{rnd}.f64",           "d:f64 = a:f64, b:f64",                   "9.7.3.5",  floating, t="f64", rnd=RND),
+    *[line for op, section in (("add", "9.7.3.3"), ("sub", "9.7.3.4"), ("mul", "9.7.3.5")) for line in (
+        row(op + "{rnd}{ftz}{sat}.f32", "d:f32 = a:f32, b:f32",             section,    floating, t="f32", rnd=RND, ftz=FTZ, sat=SAT),
+        row(op + "{rnd}{ftz}.f32x2", WORD_AB,                               section,    floating, t="f32x2", rnd=RND, ftz=FTZ, requires="100", ptx="8.6"),
+        row(op + "{rnd}.f64",     "d:f64 = a:f64, b:f64",                   section,    floating, t="f64", rnd=RND),
+    )],
     row("fma{rnd}{ftz}{sat}.f32", "d:f32 = a:f32, b:f32, c:f32",            "9.7.3.6",  floating, t="f32", rnd=RND1, ftz=FTZ, sat=SAT, ptx="2.0"),
     row("fma{rnd}{ftz}.f32x2",    "d:b64 = a:b64, b:b64, c:b64",            "9.7.3.6",  floating, t="f32x2", rnd=RND1, ftz=FTZ, requires="100", ptx="8.6"),
     row("fma{rnd}.f64",           "d:f64 = a:f64, b:f64, c:f64",            "9.7.3.6",  floating, t="f64", rnd=RND1, ptx="1.4"),
@@ -123,35 +117,28 @@ FLOAT = [
     row("abs.f64",                "d:f64 = a:f64",                          "9.7.3.9",  floating, t="f64"),
     row("neg{ftz}.f32",           "d:f32 = a:f32",                          "9.7.3.10", floating, t="f32", ftz=FTZ),
     row("neg.f64",                "d:f64 = a:f64",                          "9.7.3.10", floating, t="f64"),
-    row("min{ftz}.f32",           "d:f32 = a:f32, b:f32",                   "9.7.3.11", floating, t="f32", ftz=FTZ),
-    row("min{ftz}{nan}.f32",      "d:f32 = a:f32, b:f32",                   "9.7.3.11", floating, t="f32", ftz=FTZ, nan=".NaN", requires="80", ptx="7.0"),
-    row("min{ftz}{nan}{x}.f32",   "d:f32 = a:f32, b:f32",                   "9.7.3.11", floating, t="f32", ftz=FTZ, nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
-    row("min.f64",                "d:f64 = a:f64, b:f64",                   "9.7.3.11", floating, t="f64"),
-    row("max{ftz}.f32",           "d:f32 = a:f32, b:f32",                   "9.7.3.12", floating, t="f32", ftz=FTZ),
-    row("max{ftz}{nan}.f32",      "d:f32 = a:f32, b:f32",                   "9.7.3.12", floating, t="f32", ftz=FTZ, nan=".NaN", requires="80", ptx="7.0"),
-    row("max{ftz}{nan}{x}.f32",   "d:f32 = a:f32, b:f32",                   "9.7.3.12", floating, t="f32", ftz=FTZ, nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
-    row("max.f64",                "d:f64 = a:f64, b:f64",                   "9.7.3.12", floating, t="f64"),
+    *[line for op, section in (("min", "9.7.3.11"), ("max", "9.7.3.12")) for line in (
+        row(op + "{ftz}.f32",     "d:f32 = a:f32, b:f32",                   section,    floating, t="f32", ftz=FTZ),
+        row(op + "{ftz}{nan}.f32", "d:f32 = a:f32, b:f32",                  section,    floating, t="f32", ftz=FTZ, nan=".NaN", requires="80", ptx="7.0"),
+        row(op + "{ftz}{nan}{x}.f32", "d:f32 = a:f32, b:f32",               section,    floating, t="f32", ftz=FTZ, nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
+        row(op + ".f64",          "d:f64 = a:f64, b:f64",                   section,    floating, t="f64"),
+    )],
     row("rcp{rnd}{ftz}.f32",      "d:f32 = a:f32",                          "9.7.3.13", floating, t="f32", rnd=f".approx {RND1}", ftz=FTZ, ptx="2.0"),
     row("rcp{rnd}.f64",           "d:f64 = a:f64",                          "9.7.3.13", floating, t="f64", rnd=RND1, ptx="2.0"),
     row("sqrt{rnd}{ftz}.f32",     "d:f32 = a:f32",                          "9.7.3.15", floating, t="f32", rnd=f".approx {RND1}", ftz=FTZ, ptx="2.0"),
     row("sqrt{rnd}.f64",          "d:f64 = a:f64",                          "9.7.3.15", floating, t="f64", rnd=RND1, ptx="2.0"),
-    row("rsqrt{rnd}{ftz}.f32",    "d:f32 = a:f32",                          "9.7.3.16", floating, t="f32", rnd=".approx", ftz=FTZ, ptx="1.4"),
-    row("sin{rnd}{ftz}.f32",      "d:f32 = a:f32",                          "9.7.3.18", floating, t="f32", rnd=".approx", ftz=FTZ, ptx="1.4"),
-    row("cos{rnd}{ftz}.f32",      "d:f32 = a:f32",                          "9.7.3.19", floating, t="f32", rnd=".approx", ftz=FTZ, ptx="1.4"),
-    row("lg2{rnd}{ftz}.f32",      "d:f32 = a:f32",                          "9.7.3.20", floating, t="f32", rnd=".approx", ftz=FTZ, ptx="1.4"),
-    row("ex2{rnd}{ftz}.f32",      "d:f32 = a:f32",                          "9.7.3.21", floating, t="f32", rnd=".approx", ftz=FTZ, ptx="1.4"),
+    *[row(op + "{rnd}{ftz}.f32",  "d:f32 = a:f32",                          section,    floating, t="f32", rnd=".approx", ftz=FTZ, ptx="1.4")
+      for op, section in (("rsqrt", "9.7.3.16"), ("sin", "9.7.3.18"), ("cos", "9.7.3.19"), ("lg2", "9.7.3.20"), ("ex2", "9.7.3.21"))],
     row("tanh{rnd}.f32",          "d:f32 = a:f32",                          "9.7.3.22", floating, t="f32", rnd=".approx", requires="75", ptx="7.0"),
     row("copysign.{t}",           D_AB,                                     "9.7.3.2",  floating, t="f32 f64", ptx="2.0"),
     row("testp.{cls}.{t}",        "p:pred = a:{t}",                         "9.7.3.1",  floating, t="f32 f64", cls="finite infinite number notanumber normal subnormal", ptx="2.0"),
 ]
 
 HALF = [
-    row("add{rnd}{ftz}{sat}.{t}", D_AB,                                     "9.7.4.1",  floating, t="f16 f16x2", rnd="- .rn", ftz=FTZ, sat=SAT, requires="53", ptx="4.2"),
-    row("add{rnd}.{t}",           D_AB,                                     "9.7.4.1",  floating, t="bf16 bf16x2", rnd="- .rn", requires="90", ptx="7.8"),
-    row("sub{rnd}{ftz}{sat}.{t}", D_AB,                                     "9.7.4.2",  floating, t="f16 f16x2", rnd="- .rn", ftz=FTZ, sat=SAT, requires="53", ptx="4.2"),
-    row("sub{rnd}.{t}",           D_AB,                                     "9.7.4.2",  floating, t="bf16 bf16x2", rnd="- .rn", requires="90", ptx="7.8"),
-    row("mul{rnd}{ftz}{sat}.{t}", D_AB,                                     "9.7.4.3",  floating, t="f16 f16x2", rnd="- .rn", ftz=FTZ, sat=SAT, requires="53", ptx="4.2"),
-    row("mul{rnd}.{t}",           D_AB,                                     "9.7.4.3",  floating, t="bf16 bf16x2", rnd="- .rn", requires="90", ptx="7.8"),
+    *[line for op, section in (("add", "9.7.4.1"), ("sub", "9.7.4.2"), ("mul", "9.7.4.3")) for line in (
+        row(op + "{rnd}{ftz}{sat}.{t}", D_AB,                               section,    floating, t="f16 f16x2", rnd="- .rn", ftz=FTZ, sat=SAT, requires="53", ptx="4.2"),
+        row(op + "{rnd}.{t}",     D_AB,                                     section,    floating, t="bf16 bf16x2", rnd="- .rn", requires="90", ptx="7.8"),
+    )],
     row("fma{rnd}{ftz}{sat}.{t}", D_ABC,                                    "9.7.4.4",  floating, t="f16 f16x2", rnd=".rn", ftz=FTZ, sat=SAT, requires="53", ptx="4.2"),
     row("fma{rnd}{ftz}{relu}.{t}", D_ABC,                                   "9.7.4.4",  floating, t="f16 f16x2", rnd=".rn", ftz=FTZ, relu=".relu", requires="80", ptx="7.0"),
     row("fma{rnd}{relu}.{t}",     D_ABC,                                    "9.7.4.4",  floating, t="bf16 bf16x2", rnd=".rn", relu=RELU, requires="80", ptx="7.0"),
@@ -160,45 +147,39 @@ HALF = [
     row("neg.{t}",                D_A,                                      "9.7.4.5",  floating, t="bf16 bf16x2", requires="80", ptx="7.0"),
     row("abs{ftz}.{t}",           D_A,                                      "9.7.4.6",  floating, t="f16 f16x2", ftz=FTZ, requires="53", ptx="6.5"),
     row("abs.{t}",                D_A,                                      "9.7.4.6",  floating, t="bf16 bf16x2", requires="80", ptx="7.0"),
-    row("min{ftz}{nan}.{t}",      D_AB,                                     "9.7.4.7",  floating, t="f16 f16x2", ftz=FTZ, nan=NAN, requires="80", ptx="7.0"),
-    row("min{nan}.{t}",           D_AB,                                     "9.7.4.7",  floating, t="bf16 bf16x2", nan=NAN, requires="80", ptx="7.0"),
-    row("min{ftz}{nan}{x}.{t}",   D_AB,                                     "9.7.4.7",  floating, t="f16 f16x2", ftz=FTZ, nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
-    row("min{nan}{x}.{t}",        D_AB,                                     "9.7.4.7",  floating, t="bf16 bf16x2", nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
-    row("max{ftz}{nan}.{t}",      D_AB,                                     "9.7.4.8",  floating, t="f16 f16x2", ftz=FTZ, nan=NAN, requires="80", ptx="7.0"),
-    row("max{nan}.{t}",           D_AB,                                     "9.7.4.8",  floating, t="bf16 bf16x2", nan=NAN, requires="80", ptx="7.0"),
-    row("max{ftz}{nan}{x}.{t}",   D_AB,                                     "9.7.4.8",  floating, t="f16 f16x2", ftz=FTZ, nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
-    row("max{nan}{x}.{t}",        D_AB,                                     "9.7.4.8",  floating, t="bf16 bf16x2", nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
+    *[line for op, section in (("min", "9.7.4.7"), ("max", "9.7.4.8")) for line in (
+        row(op + "{ftz}{nan}.{t}", D_AB,                                    section,    floating, t="f16 f16x2", ftz=FTZ, nan=NAN, requires="80", ptx="7.0"),
+        row(op + "{nan}.{t}",     D_AB,                                     section,    floating, t="bf16 bf16x2", nan=NAN, requires="80", ptx="7.0"),
+        row(op + "{ftz}{nan}{x}.{t}", D_AB,                                 section,    floating, t="f16 f16x2", ftz=FTZ, nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
+        row(op + "{nan}{x}.{t}",  D_AB,                                     section,    floating, t="bf16 bf16x2", nan=NAN, x=".xorsign.abs", requires="86", ptx="7.2"),
+    )],
     row("tanh{rnd}.{t}",          D_A,                                      "9.7.4.9",  floating, t="f16 f16x2", rnd=".approx", requires="75", ptx="7.0"),
     row("tanh{rnd}.{t}",          D_A,                                      "9.7.4.9",  floating, t="bf16 bf16x2", rnd=".approx", requires="90", ptx="7.8"),
     row("ex2{rnd}.{t}",           D_A,                                      "9.7.4.10", floating, t="f16 f16x2", rnd=".approx", requires="75", ptx="7.0"),
     row("ex2{rnd}{ftz}.{t}",      D_A,                                      "9.7.4.10", floating, t="bf16 bf16x2", rnd=".approx", ftz=".ftz", requires="90", ptx="7.8"),
-    row("add{rnd}{sat}.{t}", "d:f32 = a:{s}, c:f32",                  "9.7.5.1",  floating, t_s="f32.f16/f16 f32.bf16/bf16", rnd=RND, sat=SAT, requires="100", ptx="8.6"),
-    row("sub{rnd}{sat}.{t}", "d:f32 = a:{s}, c:f32",                  "9.7.5.2",  floating, t_s="f32.f16/f16 f32.bf16/bf16", rnd=RND, sat=SAT, requires="100", ptx="8.6"),
+    *[row(op + "{rnd}{sat}.{t}",  "d:f32 = a:{s}, c:f32",                   section,    floating, t_s="f32.f16/f16 f32.bf16/bf16", rnd=RND, sat=SAT, requires="100", ptx="8.6")
+      for op, section in (("add", "9.7.5.1"), ("sub", "9.7.5.2"))],
     row("fma{rnd}{sat}.{t}",     "d:f32 = a:{s}, b:{s}, c:f32",            "9.7.5.3",  floating, t_s="f32.f16/f16 f32.bf16/bf16", rnd=RND1, sat=SAT, requires="100", ptx="8.6"),
 ]
 
 CMP = "eq ne lt le gt ge"
 UNSIGNED_CMP = f"{CMP} lo ls hi hs"
 FLOAT_CMP = f"{CMP} equ neu ltu leu gtu geu num nan"
-BOOL = "and or xor"
+# Comparisons, without and with a predicate that the result is combined with.
+TESTS: tuple[tuple[str, str, Any], ...] = ("setp.{cmp}", "", {}), ("setp.{cmp}.{bool}", ", c:pred", {"bool": "and or xor"})
 
 COMPARE = [
-    row("setp.{cmp}.{t}",               "p:pred = a:{t}, b:{t}",                 "9.7.6.2", compare, t=BITS, cmp="eq ne"),
-    row("setp.{cmp}.{t}",               "p:pred = a:{t}, b:{t}",                 "9.7.6.2", compare, t=SIGNED, cmp=CMP),
-    row("setp.{cmp}.{t}",               "p:pred = a:{t}, b:{t}",                 "9.7.6.2", compare, t="u16 u32 u64", cmp=UNSIGNED_CMP),
-    row("setp.{cmp}{ftz}.f32",          "p:pred = a:f32, b:f32",                 "9.7.6.2", compare, t="f32", cmp=FLOAT_CMP, ftz=FTZ),
-    row("setp.{cmp}.f64",               "p:pred = a:f64, b:f64",                 "9.7.6.2", compare, t="f64", cmp=FLOAT_CMP),
-    row("setp.{cmp}{ftz}.f16",          "p:pred = a:f16, b:f16",                 "9.7.7.2", compare, t="f16", cmp=FLOAT_CMP, ftz=FTZ, requires="53", ptx="4.2"),
+    *[line for test, condition, axes in TESTS for line in (
+        row(test + ".{t}",              "p:pred = a:{t}, b:{t}" + condition, "9.7.6.2", compare, t=BITS, cmp="eq ne", **axes),
+        row(test + ".{t}",              "p:pred = a:{t}, b:{t}" + condition, "9.7.6.2", compare, t=SIGNED, cmp=CMP, **axes),
+        row(test + ".{t}",              "p:pred = a:{t}, b:{t}" + condition, "9.7.6.2", compare, t="u16 u32 u64", cmp=UNSIGNED_CMP, **axes),
+        row(test + "{ftz}.f32",         "p:pred = a:f32, b:f32" + condition, "9.7.6.2", compare, t="f32", cmp=FLOAT_CMP, **axes, ftz=FTZ),
+        row(test + ".f64",              "p:pred = a:f64, b:f64" + condition, "9.7.6.2", compare, t="f64", cmp=FLOAT_CMP, **axes),
+        row(test + "{ftz}.f16",         "p:pred = a:f16, b:f16" + condition, "9.7.7.2", compare, t="f16", cmp=FLOAT_CMP, **axes, ftz=FTZ, requires="53", ptx="4.2"),
+        row(test + ".bf16",             "p:pred = a:bf16, b:bf16" + condition, "9.7.7.2", compare, t="bf16", cmp=FLOAT_CMP, **axes, requires="90", ptx="7.8"),
+    )],
     row("setp.{cmp}{ftz}.f16x2",        "p:pred, q:pred = a:f16x2, b:f16x2",     "9.7.7.2", compare, t="f16x2", cmp=FLOAT_CMP, ftz=FTZ, requires="53", ptx="4.2", template="{p}|{q}, {a}, {b}"),
-    row("setp.{cmp}.bf16",              "p:pred = a:bf16, b:bf16",               "9.7.7.2", compare, t="bf16", cmp=FLOAT_CMP, requires="90", ptx="7.8"),
     row("setp.{cmp}.bf16x2",            "p:pred, q:pred = a:bf16x2, b:bf16x2",   "9.7.7.2", compare, t="bf16x2", cmp=FLOAT_CMP, requires="90", ptx="7.8", template="{p}|{q}, {a}, {b}"),
-    row("setp.{cmp}.{bool}.{t}",        "p:pred = a:{t}, b:{t}, c:pred",         "9.7.6.2", compare, t=BITS, cmp="eq ne", bool=BOOL),
-    row("setp.{cmp}.{bool}.{t}",        "p:pred = a:{t}, b:{t}, c:pred",         "9.7.6.2", compare, t=SIGNED, cmp=CMP, bool=BOOL),
-    row("setp.{cmp}.{bool}.{t}",        "p:pred = a:{t}, b:{t}, c:pred",         "9.7.6.2", compare, t="u16 u32 u64", cmp=UNSIGNED_CMP, bool=BOOL),
-    row("setp.{cmp}.{bool}{ftz}.f32",   "p:pred = a:f32, b:f32, c:pred",         "9.7.6.2", compare, t="f32", cmp=FLOAT_CMP, bool=BOOL, ftz=FTZ),
-    row("setp.{cmp}.{bool}.f64",        "p:pred = a:f64, b:f64, c:pred",         "9.7.6.2", compare, t="f64", cmp=FLOAT_CMP, bool=BOOL),
-    row("setp.{cmp}.{bool}{ftz}.f16",   "p:pred = a:f16, b:f16, c:pred",         "9.7.7.2", compare, t="f16", cmp=FLOAT_CMP, bool=BOOL, ftz=FTZ, requires="53", ptx="4.2"),
-    row("setp.{cmp}.{bool}.bf16",       "p:pred = a:bf16, b:bf16, c:pred",       "9.7.7.2", compare, t="bf16", cmp=FLOAT_CMP, bool=BOOL, requires="90", ptx="7.8"),
     row("selp.{t}",                     "d:{t} = a:{t}, b:{t}, p:pred",          "9.7.6.3", select,  t=ANY),
     row("slct.{t}.s32",                 "d:{t} = a:{t}, b:{t}, c:s32",           "9.7.6.4", select,  t=ANY, by="s32"),
     row("slct{ftz}.{t}.f32",            "d:{t} = a:{t}, b:{t}, c:f32",           "9.7.6.4", select,  t=ANY, by="f32", ftz=FTZ),
