@@ -27,14 +27,16 @@ def hand_over(cta, consumer, dq, state, tile: KeyTile, block, head, share=None):
     """Write a share of dQ to shared memory in the order of registers, for `add_up`.
 
     state: a stage, and the parity with which it is empty. share: of both consumers together, or the
-    number of a share of this consumer alone.
+    number of a share of this consumer alone. A share of columns beyond D adds nothing.
     """
     stage, phase = state
     cta.empty_dq[stage].wait(phase)
     is_first = consumer.leader if share is not None else consumer.leader & (consumer.number == 0)
     if is_first:
-        entry = cta.dq_visit[stage]
-        entry[0], entry[1] = cta.drawn[0], tc.select(tile.active, cta.tiles.head(tile, head), -1)
+        entry, adds = cta.dq_visit[stage], tile.active
+        if share is not None:
+            adds = adds & (share * SLAB < cta.traits.depth)
+        entry[0], entry[1] = cta.drawn[0], tc.select(adds, cta.tiles.head(tile, head), -1)
         entry[2], entry[3], entry[4] = block, cta.drawn[2], 0 if share is None else share
     elements, thread = dq, tc.threadIdx.x % WARPGROUP
     place = consumer.number if share is None else 0
@@ -122,9 +124,10 @@ def finish(
     slot, quads = sequence.slot(block, head, dq.shape[1]), product.d.layout.slots // 4
     for pair in tc.static_range(0, config.shares, 2):
         share, words = pair + number, []
+        exists = first < end if config.parts > 1 else (first < end) & (64 * share < traits.depth)
         for i in tc.static_range(quads):
             place = (i * WARPGROUP + thread) * 4
-            words += sums.at(slot * config.shares + share, place).load(4, pred=first < end).elements()
+            words += sums.at(slot * config.shares + share, place).load(4, pred=exists).elements()
         part = tc.fragment(product.d, words) * slope
         stage_matrices(part.to(dq.dtype), [staging[number, 0]], 0)
         tc.syncwarp()
