@@ -100,23 +100,24 @@ def wmma_stride_of_a_tile(bad: tc.Const):
 WARPGROUP = dict(block=128)
 
 
-def filled(*shape: int) -> Any:
+def filled(*shape: int, swizzle: int = 128) -> Any:
     """Two tiles of ones, which the async proxy may read."""
-    tiles = [tc.shared(shape, tc.bf16, swizzle=128) for _ in range(2)]
+    tiles = [tc.shared(shape, tc.bf16, swizzle=swizzle, align=1024) for _ in range(2)]
     for tile in tiles:
         for line in range(shape[-2]):
             for plane in tc.static_range(shape[0] if len(shape) == 3 else 1):
                 view = tile[plane] if len(shape) == 3 else tile
-                view.at(line, tc.threadIdx.x % 64).store(1.0, pred=tc.threadIdx.x < 64)
+                column, inside = tc.threadIdx.x % shape[-1], tc.threadIdx.x < shape[-1]
+                view.at(line, column).store(1.0, pred=inside)
     tc.fence_proxy_async()
     tc.barrier()
     return tiles
 
 
-def multiply(mma: Any, desc_a: Any, desc_b: Any, trans_a: int = 0) -> None:
+def multiply(mma: Any, desc_a: Any, desc_b: Any, trans_a: int = 0, trans_b: int = 0) -> None:
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = mma(acc, desc_a, desc_b, True, 1, 1, trans_a, 0)  # here
+    acc = mma(acc, desc_a, desc_b, True, 1, 1, trans_a, trans_b)  # here
     tc.wgmma_commit()
     tc.wgmma_wait(0)
 
@@ -193,6 +194,34 @@ def other_leading_offset(bad: tc.Const):
     acc = mma(acc, first, second, True, 1, 1, 1, 1)  # here
     tc.wgmma_commit()
     tc.wgmma_wait(0)
+
+
+def plain(b: Any, leading: int, stride: int) -> Any:
+    """A descriptor of a tile without swizzle: bytes to the next 8 values of k, and to the next 8 columns."""
+    low = (b.address >> 4 & 0x3FFF) + (leading // 16 << 16)
+    return tc.emit("mov.b64.pack", low.bits(tc.b32), tc.u32(stride // 16))
+
+
+@twin(
+    EmulationError,
+    "desc_b reads shared bytes 0x4080 to 0x408f twice, with a leading offset of 128 and a stride of 128 bytes; it points into a shared bf16 tile of 8x16x8",
+    **WARPGROUP,
+)
+def overlapping_blocks(bad: tc.Const):
+    mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    a, b = filled(64, 64)[0], filled(8, 16, 8, swizzle=0)[0]
+    multiply(mma, tc.wgmma_descriptor(a[:, :16]), plain(b, 128, 128 if bad else 256), trans_b=1)
+
+
+@twin(
+    EmulationError,
+    "desc_b has no swizzle and reads rows of 16 bytes side by side; it points into a shared bf16 tile of 16x72 at bytes 0x4000 to 0x48ff, whose rows are 144 bytes apart",
+    **WARPGROUP,
+)
+def rows_apart(bad: tc.Const):
+    mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    a, b = filled(64, 64)[0], filled(*((16, 72) if bad else (8, 16, 8)), swizzle=0)[0]
+    multiply(mma, tc.wgmma_descriptor(a[:, :16]), plain(b, 128, 256), trans_b=1)
 
 
 # -- boxes of tensor copies -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import tensorcore_dsl as tc
 
 KINDS = (
     "dependent launch", "proxy fence", "asynchronous store", "tensor map", "wgmma", "mbarrier",
-    "named barrier", "cluster", "shared memory", "global flag", "cp.async", "bounds and alignment",
+    "named barrier", "cluster", "shared memory", "global flag", "cp.async", "layout", "bounds and alignment",
 )  # fmt: skip
 ORDERS = 5  # of launches that may overlap
 

@@ -33,6 +33,7 @@ FIELDS = {
 }
 # fmt: on
 CHUNK = 16  # bytes
+CORE = 128  # bytes of a core matrix, which a row of a tile may hold
 MAX_HELD = 1 << 25  # bytes of cached addresses of descriptors
 DESCRIPTOR_SWIZZLES = (0, 128, 64, 32)  # width in bytes; the index is the code in the descriptor
 
@@ -274,6 +275,19 @@ class SharedTiles:
             raise EmulationError(
                 f"{what} has a leading offset of {descriptor.leading} bytes from one atom to the "
                 f"next; it points into {place}, where these are {tile.plane}"
+            )
+        plain, rows = not tile.swizzle and not descriptor.swizzle, tile.pitch
+        if plain and rows % CORE and rows != CHUNK and 0 < rows < last - first:
+            raise EmulationError(
+                f"{what} has no swizzle and reads rows of {CHUNK} bytes side by side; it points into {place}, "
+                f"whose rows are {rows} bytes apart"
+            )
+        ordered = np.sort(chunks)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if rows and len(twice) and descriptor.leading and descriptor.stride:
+            raise EmulationError(
+                f"{what} reads shared bytes {twice[0]:#x} to {twice[0] + CHUNK - 1:#x} twice, with a leading "
+                f"offset of {descriptor.leading} and a stride of {descriptor.stride} bytes; it points into {place}"
             )
         if first < tile.start or last > end:
             raise OutOfBounds(f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {place}")
