@@ -11,6 +11,7 @@ import test_numerics_fragments as registers
 import test_numerics_products as table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_numerics_scalar import expected
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
@@ -26,6 +27,7 @@ IDS = [*table.IDS, (F64, "sm_80")] + [
 ]
 IN_BLOCKS = [(p, arch) for p, arch in IDS if plans.prepare(p, model(p, arch), None, 0).blocks]
 NAMES = {"ids": lambda v: str(v).replace(" ", "-")}
+POWERS = (-30, 30), (-520, -420), (480, 520), (-1000, 1000)  # of two, in operands of binary64
 
 
 @contextmanager
@@ -57,8 +59,12 @@ def agree(p, arch, a, b, c, **more):
 
 
 def test_which_products_are_computed_in_blocks():
-    """All but m8n8k4 of f16 on GPUs without a unit for it."""
-    assert {model(p, arch).engine for p, arch in IDS if (p, arch) not in IN_BLOCKS} == {"scalar"}
+    """All but m8n8k4 of f16 on GPUs without a unit for it, and binary64 in directed roundings."""
+    others = [(p, arch) for p, arch in IDS if (p, arch) not in IN_BLOCKS]
+    assert {(model(p, arch).engine, p.rounding == "rn") for p, arch in others} == {
+        ("scalar", True),
+        ("double", False),
+    }
     assert {model(p, arch).engine for p, arch in IN_BLOCKS} == {"fused", "grouped", "double"}
 
 
@@ -232,7 +238,7 @@ def test_an_accumulator_that_overflows_between_steps():
 
 
 @pytest.mark.parametrize("rounding", ["rn", "rz", "rm", "rp"])
-def test_directed_sums_of_binary64(rounding):
+def test_chains_of_binary64(rounding):
     """Exact sums, zeros of both signs, cancellation, and numbers close to the ends of the range."""
     p = dataclasses.replace(F64, rounding=rounding)
     rng = np.random.default_rng(8)
@@ -241,16 +247,22 @@ def test_directed_sums_of_binary64(rounding):
         return rng.standard_normal(shape) * 2.0 ** rng.integers(low, high, shape)
 
     shapes = (40, p.m, p.k), (40, p.k, p.n), (40, p.m, p.n)
-    whole = [np.round(4 * drawn(shape)) / 4 for shape in shapes]
-    signs = [rng.choice([0.0, -0.0], shape) for shape in shapes]
-    for terms in (whole, signs, [drawn(shape, -30, 30) for shape in shapes]):
-        assert not agree(p, "sm_90a", *(x.view(np.uint64) for x in terms)).any()
     a, b, c = (drawn(shape) for shape in shapes)
     a[:, :, 1::2], b[:, 1::2] = a[:, :, ::2], -b[:, ::2]
-    assert not agree(p, "sm_90a", *(x.view(np.uint64) for x in (a, b, 0 * c))).any()
-    for low, high in ((-520, -420), (480, 520), (-1000, 1000)):
-        left = [drawn(shape, low, high).view(np.uint64) for shape in shapes]
-        assert agree(p, "sm_90a", *left).any() == (rounding != "rn")
+    for terms in (
+        [np.round(4 * drawn(shape)) / 4 for shape in shapes],
+        [rng.choice([0.0, -0.0], shape) for shape in shapes],
+        *([drawn(shape, *powers) for shape in shapes] for powers in POWERS),
+        (a, b, 0 * c),
+    ):
+        a, b, c = (x.view(np.uint64) for x in terms)
+        if rounding == "rn":
+            assert not agree(p, "sm_90a", a, b, c).any()
+        for i, d in enumerate(matmul(p, "sm_90a", a, b, c)[:, -1, -1]):
+            total = int(c[i, -1, -1])
+            for x, y in zip(a[i, -1], b[i, :, -1], strict=True):
+                total = expected("fma", "f64", [int(x), int(y), total], rounding, False)
+            assert int(d) == total
 
 
 @pytest.mark.parametrize("sparse", [False, True])

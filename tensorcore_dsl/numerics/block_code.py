@@ -53,11 +53,10 @@ BAND, PAIR = 4, 2  # blocks of a set: of A, C and D; of B
     PAIRED_D,
     STEPS,
     PARTS,
-    ROUNDING,
     SCALED,
     FINE_SCALES,
     SETTINGS,
-) = range(23)
+) = range(22)
 
 # Layout of the words of a set of blocks. AGAIN: the words of the set before. RUN: each block is 16
 # adjacent words. ROWS, ACROSS: four runs of 4 words at equal distances, as rows or columns.

@@ -14,7 +14,6 @@ from . import blocks
 from .architectures import Model, Product
 from .block_groups import MAX_GROUPS
 from .formats import FORMATS, Format
-from .softfloat import ROUNDINGS
 
 Array = npt.NDArray[Any]
 MAX_AHEAD = 64  # blocks of an operand that are prefetched into the cache
@@ -225,8 +224,8 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
     """Settings of a product; None if blocks cannot compute it. packed: elements in a word."""
     s = np.zeros(code.SETTINGS, np.int64)
     if product.a == "f64":
-        s[[code.LENGTH, code.ROUNDING]] = 1, ROUNDINGS[product.rounding]
-        return s if model.engine == "double" else None
+        s[code.LENGTH] = 1
+        return s if model.engine == "double" and product.rounding == "rn" else None
     s[[code.SINGLE_C, code.SINGLE_D]] = product.c == "f32", product.d == "f32"
     if model.engine == "grouped":
         return _of_groups(s, product, model, packed)

@@ -18,7 +18,6 @@ from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast
 
 from . import block_code as layout
 from .block_code import HIGH, LOW, Blocks, Group, Memory
-from .softfloat import RM, RN, RP, RZ
 from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 
 BIAS = 127  # of the exponents of binary32
@@ -348,7 +347,7 @@ class BitBlocks(IntegerBlocks):
 
 
 class ChainBlocks(Blocks):
-    """Emitter of chains of fused multiply-adds in binary64, in ascending order of k."""
+    """Emitter of chains of fused multiply-adds in binary64, rounded to nearest, in ascending order of k."""
 
     word, number = I64, F64
 
@@ -358,75 +357,14 @@ class ChainBlocks(Blocks):
     def group(self, group: Group) -> list[Value]:
         builder = self.builder
         sums = [self.variable(self.as_float(word)) for word in group.c]
-        mode, depth = (self.setting(self.settings, x) for x in (layout.ROUNDING, layout.DEPTH))
-        nearest = builder.icmp_signed("==", mode, self.count(RN))
-        with builder.if_else(nearest) as (native, otherwise):
-            with native, self.fours(self.count(0), depth) as quarter:
-                for step in map(self.count, range(4)):
-                    of_a, of_b = self.numbers(group, quarter, step)
-                    for b, slot in zip(of_b, sums, strict=True):
-                        self.put(self.fused("fma", of_a, b, self.get(slot)), slot)
-            with otherwise, self.over(depth) as k:
-                quarter, step = builder.udiv(k, self.count(4)), builder.urem(k, self.count(4))
+        with self.fours(self.count(0), self.setting(self.settings, layout.DEPTH)) as quarter:
+            for step in map(self.count, range(4)):
                 of_a, of_b = self.numbers(group, quarter, step)
                 for b, slot in zip(of_b, sums, strict=True):
-                    self.put(self.directed(of_a, b, self.get(slot)), slot)
+                    self.put(self.fused("fma", of_a, b, self.get(slot)), slot)
         for slot in sums:  # bits of a NaN depend on the operands
             self.note(builder.fcmp_unordered("uno", self.get(slot), self.get(slot)))
         return [self.float_bits(self.get(slot)) for slot in sums]
-
-    def directed(self, a: Value, b: Value, c: Value) -> Value:
-        """Compute a * b + c, rounded towards zero, down or up by the settings.
-
-        The sign of the error corrects the nearest number. Error-free sums give this error (Boldo and
-        Muller, Some functions computable with a fused-mac, 2005).
-        """
-        builder = self.builder
-        near, product = self.fused("fma", a, b, c), builder.fmul(a, b)
-        low = self.fused("fma", a, b, builder.fneg(product))
-        one, low_error = self.two_sum(c, low)
-        two, error_of_two = self.two_sum(product, one)
-        error = builder.fadd(builder.fadd(builder.fsub(two, near), error_of_two), low_error)
-        self.note_inexact(a, b, product, c)
-        mode, bits = self.setting(self.settings, layout.ROUNDING), self.float_bits(near)
-        to_zero, down, up = (self.splat(builder.icmp_signed("==", mode, self.count(x))) for x in (RZ, RM, RP))
-        negative = builder.icmp_signed("<", bits, constant(I64, 0))
-        positive = builder.not_(negative)
-        lower = builder.and_(
-            builder.fcmp_ordered("<", error, constant(F64, 0.0)),
-            builder.or_(down, builder.and_(to_zero, positive)),
-        )
-        higher = builder.and_(
-            builder.fcmp_ordered(">", error, constant(F64, 0.0)),
-            builder.or_(up, builder.and_(to_zero, negative)),
-        )
-        step = builder.select(builder.xor(lower, negative), constant(I64, -1), constant(I64, 1))
-        moved = builder.add(bits, step)
-        bits = builder.select(builder.or_(lower, higher), moved, bits)
-        # Rounded down, a sum of zero is -0 unless both terms are +0.
-        signs = builder.or_(self.float_bits(product), self.float_bits(c))
-        none = builder.and_(down, builder.fcmp_ordered("==", near, constant(F64, 0.0)))
-        signed = builder.or_(bits, self.masked(signs, -(1 << 63)))
-        return self.as_float(builder.select(none, signed, bits))
-
-    def two_sum(self, a: Value, b: Value) -> tuple[Value, Value]:
-        """Compute a + b and the error of this sum."""
-        builder = self.builder
-        total = builder.fadd(a, b)
-        part = builder.fsub(total, a)
-        error = builder.fadd(builder.fsub(a, builder.fsub(total, part)), builder.fsub(b, part))
-        return total, error
-
-    def note_inexact(self, a: Value, b: Value, product: Value, c: Value) -> None:
-        """Mark lanes whose error overflows or is too small to represent."""
-        builder = self.builder
-        size = self.as_float(self.masked(self.float_bits(product), (1 << 63) - 1))
-        size_c = self.as_float(self.masked(self.float_bits(c), (1 << 63) - 1))
-        for x in (size, size_c):
-            self.note(builder.fcmp_unordered(">=", x, constant(F64, 2.0**1000)))
-        factors = [builder.fcmp_unordered("!=", x, constant(F64, 0.0)) for x in (a, b)]
-        small = builder.fcmp_ordered("<", size, constant(F64, 2.0**-900))
-        self.note(builder.and_(small, builder.and_(*factors)))
 
 
 class HalfFused(FusedBlocks):
