@@ -276,11 +276,11 @@ class SharedTiles:
                 f"{what} has a leading offset of {descriptor.leading} bytes from one atom to the "
                 f"next; it points into {place}, where these are {tile.plane}"
             )
-        plain, rows = not tile.swizzle and not descriptor.swizzle, tile.pitch
-        if plain and rows % CORE and rows != CHUNK and 0 < rows < last - first:
+        plain, pitch = not tile.swizzle and not descriptor.swizzle, tile.pitch
+        if plain and pitch % CORE and pitch != CHUNK and 0 < pitch < last - first:
             raise EmulationError(
                 f"{what} has no swizzle and reads rows of {CHUNK} bytes side by side; it points into {place}, "
-                f"whose rows are {rows} bytes apart"
+                f"whose rows are {pitch} bytes apart"
             )
         ordered = np.sort(chunks)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
