@@ -23,7 +23,7 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
 
 # Tiles, and the relative time of an element of one: narrow tiles load more for each product, and two
 # CTAs of a cluster share what they load. Fitted to 40 shapes on two H200s, all three products.
-TILES = {
+TILES: dict[HopperConfig, float] = {
     HopperConfig(BM=128, BN=256, stages=4, cluster_m=2): 1.0,
     HopperConfig(BM=128, BN=256, stages=4): 1.01,
     HopperConfig(BM=128, BN=192, stages=4, cluster_m=2): 1.03,
@@ -326,7 +326,7 @@ def _choose(rows: int, M: int, N: int) -> HopperConfig:
     def time(config: HopperConfig) -> float:
         high = config.BM * config.cluster_m
         waves = -(-(M // high) * -(-N // config.BN) // (SMS // config.cluster_m))
-        return waves * config.BM * config.BN * TILES[config]
+        return float(waves * config.BM * config.BN * TILES[config])
 
     return min(fitting, key=time)
 
