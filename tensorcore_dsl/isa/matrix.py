@@ -135,36 +135,28 @@ def transpose(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
 # The lanes whose addresses name rows of 16 bytes: one a row of each matrix.
 LOAD8, LOAD16 = "load p {in} 16 lanes={x}*8", "load p {in} 16 lanes={x}*16"
 STORE8 = "store p {in} 16 lanes={x}*8"
-LOAD_S4 = "load p {in} 8 lanes={x}*8"  # rows of 16 elements without padding
-SPACE = ".shared/u32/shared /u64/generic"
-FAMILY8 = "100f 110f 120f"
 # What `.s8.s4` loads was measured on an H100 (vLLM, pull request 50096, commit 3406be9f0d7): rows of
 # 8 bytes, the first element in the low bits, fragments as of 8-bit elements.
-S4: Any = {
-    "shape": "m8n16",
-    "t": "s4",
-    "s_at_in": SPACE,
-    "effects": WARP,
-    "access": LOAD_S4,
-    "requires": f"90a {FAMILY8}",
-    "ptx": "9.4",
-}
+LOAD_S4 = "load p {in} 8 lanes={x}*8"
+SPACE = ".shared/u32/shared /u64/generic"
+FAMILY8 = "100f 110f 120f"
+# Numbers of matrices, with the templates of loads and stores: braces enclose a single register too.
+COUNTS = ("1", "{{{d}}}, {p}", "{p}, {{{r}}}"), ("2 4", "", "")
 
 # fmt: off
 ROWS = (
     #   mnemonic                                                 operands                   section         execute  axes
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "d:b32 = p:[{at}]",         "9.7.14.5.15",  load, shape="m8n8", x="1", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=LOAD8, requires="75", ptx="6.5", template="{{{d}}}, {p}"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "d:b32*{x} = p:[{at}]",     "9.7.14.5.15",  load, shape="m8n8", x="2 4", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=LOAD8, requires="75", ptx="6.5"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "d:b32*{n} = p:[{at}]",     "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
+    *[row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",    "d:b32*{x} = p:[{at}]",    "9.7.14.5.15",  load, shape="m8n8", x=_x, trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=LOAD8, requires="75", ptx="6.5", template=_loaded)
+      for _x, _loaded, _ in COUNTS],
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",      "d:b32*{n} = p:[{at}]",    "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
     row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.b8x16.{src}_{pad}", "d:b32*{n} = p:[{at}]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{s}.b8x16.{src}_{pad}", "d:b32 = p:[{at}]",      "9.7.14.5.15",  load, shape="m8n16", x="1", t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6", template="{{{d}}}, {p}"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{s}.b8x16.{src}_{pad}", "d:b32*{x} = p:[{at}]",  "9.7.14.5.15",  load, shape="m8n16", x="2 4", t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{s}.s8.{t}",      "d:b32 = p:[{at}]",         "9.7.14.5.15",  load, x="1", template="{{{d}}}, {p}", **S4),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{s}.s8.{t}",      "d:b32*{x} = p:[{at}]",     "9.7.14.5.15",  load, x="2 4", **S4),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32",          "9.7.14.5.16",  store, shape="m8n8", x="1", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=STORE8, requires="90", ptx="7.8", template="{p}, {{{r}}}"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32*{x}",      "9.7.14.5.16",  store, shape="m8n8", x="2 4", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=STORE8, requires="90", ptx="7.8"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32",          "9.7.14.5.16",  store, shape="m16n8", x="1", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6", template="{p}, {{{r}}}"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32*{x}",      "9.7.14.5.16",  store, shape="m16n8", x="2 4", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6"),
+    *[row("ldmatrix.sync.aligned.{shape}.x{x}{s}.b8x16.{src}_{pad}", "d:b32*{x} = p:[{at}]", "9.7.14.5.15", load, shape="m8n16", x=_x, t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6", template=_loaded)
+      for _x, _loaded, _ in COUNTS],
+    *[row("ldmatrix.sync.aligned.{shape}.x{x}{s}.s8.{t}",        "d:b32*{x} = p:[{at}]",    "9.7.14.5.15",  load, shape="m8n16", x=_x, t="s4", s_at_in=SPACE, effects=WARP, access=LOAD_S4, requires=f"90a {FAMILY8}", ptx="9.4", template=_loaded)
+      for _x, _loaded, _ in COUNTS],
+    *[row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",    "p:[{at}], r:b32*{x}",     "9.7.14.5.16",  store, shape=_shape, x=_x, trans=_trans, t=_type, s_at_in=SPACE, effects=WARP, access=STORE8, requires=_sm, ptx=_ptx, template=_stored)
+      for _shape, _trans, _type, _sm, _ptx in (("m8n8", "- .trans", "b16", "90", "7.8"), ("m16n8", ".trans", "b8", FAMILY8, "8.6"))
+      for _x, _, _stored in COUNTS],
     row("movmatrix.sync.aligned.{shape}.trans.b16",              "d:b32 = a:b32",           "9.7.14.5.17",  transpose, shape="m8n8", effects=WARP, requires="75", ptx="7.8"),
 )
 # fmt: on

@@ -20,8 +20,6 @@ COPIES = VOLATILE | Effect.LOAD | Effect.STORE  # of a wait for copies
 # Access texts (`access.Access`) of {n} words of type {t} at address p.
 LOAD, STORE = "load p {s} {n}*{t}", "store p {s} {n}*{t}"
 GLOBAL_LOAD, GLOBAL_STORE = (text.replace("{s}", "global") for text in (LOAD, STORE))
-SHARED_LOAD, SHARED_STORE = (text.replace("{s}", "shared") for text in (LOAD, STORE))
-CLUSTER_LOAD, CLUSTER_STORE = (text.replace("{s}", "shared::cluster") for text in (LOAD, STORE))
 # Atomics without an order are relaxed, without a scope of the GPU (9.7.13.5).
 WORD_UPDATE = "update p {s} 1*{t} relaxed{sem}"
 CLUSTER_UPDATE = WORD_UPDATE.replace("{s}", "shared::cluster")
@@ -182,6 +180,20 @@ def _wide_loads(nc: str, section: str) -> list[Row]:
     ]
 
 
+def _beyond_global(op: str, operands: str, section: str, execute: Any, text: str, orders: str) -> list[Row]:
+    """Loads or stores of shared memory, and strong ones of all spaces."""
+    peer, words = text.replace("{s}", "shared::cluster"), operands.replace("{a}", "u32")
+    return [
+        row(op + ".shared{v}.{t}",                        words,    section, execute, v_t_r_n=WORDS, access=text.replace("{s}", "shared")),
+        row(op + ".volatile.{s}{v}.{t}",                  operands, section, execute, s_a=SPACE, v_t_r_n=WORDS, access=text + " volatile.sys", ptx="1.1"),
+        row(op + ".{sem}.{scope}.{s}{v}.{t}",             operands, section, execute, sem=orders, scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, access=text + " {sem}.{scope}", requires="70", ptx="6.0"),
+        row(op + ".{sem}.cluster.{s}{v}.{t}",             operands, section, execute, sem=orders, s_a=SPACE, v_t_r_n=WORDS, access=text + " {sem}.cluster", requires="90", ptx="7.8"),
+        row(op + ".shared::cluster{v}.{t}",               words,    section, execute, v_t_r_n=WORDS, access=peer, **IN_CLUSTER),
+        row(op + ".volatile.shared::cluster{v}.{t}",      words,    section, execute, v_t_r_n=WORDS, access=peer + " volatile.sys", **IN_CLUSTER),
+        row(op + ".{sem}.{scope}.shared::cluster{v}.{t}", words,    section, execute, sem=orders, scope="cta cluster gpu sys", v_t_r_n=WORDS, access=peer + " {sem}.{scope}", **IN_CLUSTER),
+    ]
+
+
 LOADS = [
     #   mnemonic                                          operands                    section     execute  axes
     *_loads("ld.global{c}{l2}{v}.{t}",    "9.7.9.8", "20", "1.0", c="- .ca .cg .cs .lu .cv"),
@@ -190,13 +202,7 @@ LOADS = [
     *_loads("ld.global{c}.nc{l2}{v}.{t}", "9.7.9.9", "32", "3.1", c="- .ca .cg .cs"),
     *_loads("ld.global.nc{e}{l2}{v}.{t}", "9.7.9.9", "70", "7.4", e=EVICT),
     *_wide_loads(".nc", "9.7.9.9"),
-    row("ld.shared{v}.{t}",                               "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, access=SHARED_LOAD),
-    row("ld.volatile.{s}{v}.{t}",                         "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " volatile.sys", ptx="1.1"),
-    row("ld.{sem}.{scope}.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " {sem}.{scope}", requires="70", ptx="6.0"),
-    row("ld.{sem}.cluster.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " {sem}.cluster", requires="90", ptx="7.8"),
-    row("ld.shared::cluster{v}.{t}",                      "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, access=CLUSTER_LOAD, **IN_CLUSTER),
-    row("ld.volatile.shared::cluster{v}.{t}",             "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, access=CLUSTER_LOAD + " volatile.sys", **IN_CLUSTER),
-    row("ld.{sem}.{scope}.shared::cluster{v}.{t}",        "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta cluster gpu sys", v_t_r_n=WORDS, access=CLUSTER_LOAD + " {sem}.{scope}", **IN_CLUSTER),
+    *_beyond_global("ld", "d:{r}*{n} = p:[{a}]", "9.7.9.8", load, LOAD, "relaxed acquire"),
 ]
 
 STORES = [
@@ -204,13 +210,7 @@ STORES = [
     row("st.global{e}{v}.{t}",                            "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=EVICT, v_t_r_n=WORDS, access=GLOBAL_STORE, requires="70", ptx="7.4"),
     row("st.global{e}{f}{v}.{t}",                         "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, access=GLOBAL_STORE, requires="100", ptx="8.8"),
     row("st.global{e}.L2::cache_hint{v}.{t}",             "p:[u64], b:{r}*{n}, policy:b64", "9.7.9.11", store, e=f"- {EVICT}", v_t_r_n=WORDS, access=GLOBAL_STORE, requires="80", ptx="7.4"),
-    row("st.shared{v}.{t}",                               "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, access=SHARED_STORE),
-    row("st.volatile.{s}{v}.{t}",                         "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, s_a=SPACE, v_t_r_n=WORDS, access=STORE + " volatile.sys", ptx="1.1"),
-    row("st.{sem}.{scope}.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, access=STORE + " {sem}.{scope}", requires="70", ptx="6.0"),
-    row("st.{sem}.cluster.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", s_a=SPACE, v_t_r_n=WORDS, access=STORE + " {sem}.cluster", requires="90", ptx="7.8"),
-    row("st.shared::cluster{v}.{t}",                      "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, access=CLUSTER_STORE, **IN_CLUSTER),
-    row("st.volatile.shared::cluster{v}.{t}",             "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, access=CLUSTER_STORE + " volatile.sys", **IN_CLUSTER),
-    row("st.{sem}.{scope}.shared::cluster{v}.{t}",        "p:[u32], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta cluster gpu sys", v_t_r_n=WORDS, access=CLUSTER_STORE + " {sem}.{scope}", **IN_CLUSTER),
+    *_beyond_global("st", "p:[{a}], b:{r}*{n}", "9.7.9.11", store, STORE, "relaxed release"),
 ]
 
 HINTS = [
