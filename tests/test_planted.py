@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
-from tensorcore_dsl.errors import Misaligned
-from tests.planted import CLASSES, harness
-from tests.planted.harness import FINE, OTHER, RIGHT, SILENT, WRONG_LINE, Case, Marks
-from tests.planted.known import HUNG, MISSES
+from tests.planted import CLASSES
+from tests.planted.harness import error, race
+
+CASES = [(kind, case) for kind in CLASSES for case in import_module(f"tests.planted.{kind}").CASES]
+# Mistakes of one kernel share a twin.
+TWINS = {(case.twin or case.kernel, case.make): (kind, case) for kind, case in CASES}.values()
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("kind", CLASSES)
-def test_bugs_are_found_and_twins_are_not_blamed(kind):
-    """What is missed is listed in known.py; an entry that is found by now must leave the list."""
-    results = harness.examine([kind], orders=1, limit=60, hung=HUNG, every=8)[kind]
-    blamed = {r.case.name: r.complaints[0].report for r in results if r.complaints}
-    assert not blamed
-    missed = {f"{kind}/{r.case.name}": f"{r.bug.verdict} {r.bug.report}" for r in results if r.missed}
-    assert not {name: text for name, text in missed.items() if name not in MISSES | HUNG}
-    listed = {name for name in MISSES | HUNG if name.startswith(f"{kind}/")}
-    assert listed == set(missed), "these are found by now: take them from known.py"
+def named(cases):
+    return [pytest.param(kind, case, id=f"{kind}: {case.name}") for kind, case in cases]
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-def test_names_are_unique_and_bugs_marked(kind):
-    cases = harness.cases(kind)
-    assert len(cases) == len({case.name for case in cases})
-    for case in cases:
-        found = harness.marks(case.kernel, case.number)
-        assert found.error or (found.first and found.second), case.name
+@pytest.mark.quick(lambda kind: kind)
+@pytest.mark.parametrize(("kind", "case"), named(CASES))
+def test_bug_is_reported_at_its_line(kind, case):
+    reports = [report for report in case.run_bug() if isinstance(report, case.errors)]
+    assert any(case.report.fits(report, case.kernel) for report in reports), reports
 
 
-def test_verdicts(monkeypatch):
-    """On a bug that is reported: of another class, without the bug, at another line."""
-    case: Case = next(c for c in harness.cases("memory") if c.name == "off_by_one: behind the end")
-    assert harness.run_bug(case).verdict == RIGHT
-    assert harness.run_bug(replace(case, errors=(Misaligned,))).verdict == OTHER
-    assert harness.run_bug(replace(case, mistake="")).verdict == SILENT
-    assert harness.run_twin(case).verdict == FINE
-    monkeypatch.setattr(harness, "marks", lambda kernel, bug: Marks(error=frozenset({1})))
-    assert harness.run_bug(case).verdict == WRONG_LINE
+@pytest.mark.quick(lambda kind: kind)
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize(("kind", "case"), named(TWINS))
+def test_correct_twin_is_not_blamed(kind, case, order):
+    assert case.run_twin(order) == ([], "")
+
+
+@pytest.fixture(scope="module")
+def overlap():
+    """A race of two lines, and its kernel."""
+    case = next(case for _, case in CASES if case.name == "missing_barrier")
+    (report,) = case.run_bug()
+    return report, case.kernel
+
+
+@pytest.mark.parametrize("lines", [race("tile[t]", "out[t]"), race("out[t]", "tile[t]")])
+def test_lines_of_a_race_fit_in_either_order(overlap, lines):
+    assert lines.fits(*overlap)
+
+
+@pytest.mark.parametrize("lines", [race("out[t]"), race("tile[t]", "tc.shared"), error("tc.shared")])
+def test_other_lines_do_not_fit(overlap, lines):
+    assert not lines.fits(*overlap)

@@ -1,7 +1,6 @@
 """Planted bugs, each beside a correct twin: what the emulator's checks must find, and must not.
 
-A module for each class of bugs; `harness` describes a case and runs it. `python -m tests.planted`
-prints what is found.
+A module for each class of bugs; `harness` describes a case and runs it.
 """
 
 CLASSES = (

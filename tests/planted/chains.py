@@ -10,7 +10,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import mapped, race, variants
 
 
 def load(semantics, pointer):
@@ -35,7 +35,7 @@ def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Who arrives without waiting is not ordered behind those that wait."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
-    tile[t] = x[t]  # race: first
+    tile[t] = x[t]
     if mistake:
         if t < 32:
             tc.barrier_arrive(1, 64)
@@ -43,7 +43,7 @@ def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             tc.barrier(1, 64)
     else:
         tc.barrier(1, 64)
-    out[t] = tile[63 - t]  # race: second
+    out[t] = tile[63 - t]
 
 
 @tc.kernel
@@ -52,7 +52,7 @@ def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(4, tc.s32)
     lane = tc.lane_id()
     if lane == 0:
-        tile[0] = x[0]  # race: first
+        tile[0] = x[0]
     if mistake:
         if (lane == 1) | (lane == 2):
             tc.syncwarp(0b110)
@@ -62,7 +62,7 @@ def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         if (lane == 1) | (lane == 2):
             tc.syncwarp(0b110)
     if lane == 2:
-        out[0] = tile[0]  # race: second
+        out[0] = tile[0]
 
 
 @tc.kernel
@@ -70,13 +70,13 @@ def barrier_of_others(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Four warps; 0 and 1 meet, 2 and 3 meet, then 1 and 2. Warp 3 may not read warp 0's data."""
     tile = tc.shared(128, tc.s32)
     t, warp = tc.threadIdx.x, tc.warp_id()
-    tile[t] = x[t]  # race: first
+    tile[t] = x[t]
     tc.barrier(1 + warp // 2, 64)
     if (warp == 1) | (warp == 2):
         tc.barrier(3, 64)
     if mistake:
         if warp == 3:
-            out[tc.lane_id()] = tile[tc.lane_id()]  # race: second
+            out[tc.lane_id()] = tile[tc.lane_id()]
     else:
         if warp == 2:
             out[tc.lane_id()] = tile[tc.lane_id()]
@@ -90,13 +90,13 @@ def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
     """Block 0 to block 1 to block 2. In block 1."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
-        data[t] = 3 * x[t]  # race: first
+        data[t] = 3 * x[t]
         tc.barrier()
         if t == 0:
-            store(".release.gpu", flags.at(0), 1)  # race 3: first
+            store(".release.gpu", flags.at(0), 1)
     elif b == 1:
         if t == 0:
-            wait_until(  # race 3: second
+            wait_until(
                 {"relaxed load": ".relaxed.gpu", "load of cta scope": ".acquire.cta"}.get(
                     mistake, ".acquire.gpu"
                 ),
@@ -112,7 +112,7 @@ def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
             store(".relaxed.gpu" if mistake == "relaxed store" else ".release.gpu", flags.at(1), 1)
     else:
         wait_until(".acquire.gpu", flags.at(1), 1)
-        out[t] = data[t ^ 32]  # race: second
+        out[t] = data[t ^ 32]
 
 
 def relayed(draw):
@@ -129,7 +129,7 @@ def atomics_continue_a_release(
     the sum is behind block 0, too. A store in its place ends that."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
-        data[t] = 3 * x[t]  # race: first
+        data[t] = 3 * x[t]
         tc.barrier()
         if t == 0:
             tc.emit("atom.release.gpu.global.add.s32", flags.at(0), 1)
@@ -142,7 +142,7 @@ def atomics_continue_a_release(
                 tc.emit("atom.relaxed.gpu.global.add.s32", flags.at(0), 1)
     else:
         wait_until(".acquire.gpu", flags.at(0), 2)
-        out[t] = data[t ^ 32]  # race: second
+        out[t] = data[t ^ 32]
 
 
 @tc.kernel
@@ -153,7 +153,7 @@ def last_warp_adds(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if tc.threadIdx.x == 0:
         count[0] = 0
     tc.barrier()
-    rows[warp, lane] = x[warp, lane]  # race: first
+    rows[warp, lane] = x[warp, lane]
     if mistake != "no syncwarp":
         tc.syncwarp()
     before = tc.s32(0)
@@ -166,9 +166,7 @@ def last_warp_adds(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tc.syncwarp()
     before = tc.shfl(before, 0)
     if before == 3:
-        out[lane] = (
-            rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
-        )  # race: second
+        out[lane] = rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
 
 
 @tc.kernel
@@ -182,7 +180,7 @@ def fences_around_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if tc.warp_id() == 0:
         if mistake == "fence before the data":
             tc.emit("fence.acq_rel.cta")
-        data[lane] = x[lane]  # race: first
+        data[lane] = x[lane]
         if mistake != "fence before the data":
             tc.emit("fence.acq_rel.cta")
         tc.emit("atom.relaxed.cta.shared.add.s32", flag.at(0), 1)
@@ -192,7 +190,7 @@ def fences_around_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         wait_until(".relaxed.cta", flag.at(0), 32)
         if mistake not in ("fence before the last look", "fence behind the access"):
             tc.emit("fence.acq_rel.cta")
-        out[lane] = data[31 - lane]  # race: second
+        out[lane] = data[31 - lane]
         if mistake == "fence behind the access":
             tc.emit("fence.acq_rel.cta")
 
@@ -203,7 +201,7 @@ def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
         row = 1 + x[0] % 2
-        data[row, t] = x[t]  # race: first
+        data[row, t] = x[t]
         tc.barrier()
         if t == 0:
             tc.emit(
@@ -223,7 +221,7 @@ def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake
                 ).bits(tc.s32)
             got[0] = taken
         tc.barrier()
-        out[t] = data[got[0], 31 - t]  # race: second
+        out[t] = data[got[0], 31 - t]
 
 
 def mailed(draw):
@@ -246,7 +244,7 @@ def one_lane_waits(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         flag[0] = 0
     tc.barrier()
     if tc.warp_id() == 0:
-        data[lane] = x[lane]  # race: first
+        data[lane] = x[lane]
         tc.syncwarp()
         if lane == 0:
             store(".release.cta", flag.at(0), 1)
@@ -255,7 +253,7 @@ def one_lane_waits(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             wait_until(".acquire.cta", flag.at(0), 1)
         if not mistake:
             tc.syncwarp()
-        out[lane] = data[31 - lane]  # race: second
+        out[lane] = data[31 - lane]
 
 
 @tc.kernel
@@ -268,16 +266,16 @@ def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
             wait_until(".relaxed.gpu", flags.at(1), 1)  # a reader is at it
             store(".relaxed.gpu", flags.at(0), 1)
             tc.emit("fence.acq_rel.gpu")
-            store(kind, data.at(0), x[0])  # race: first
-            store(kind, data.at(1), 2 * x[0])  # race: first
+            store(kind, data.at(0), x[0])
+            store(kind, data.at(1), 2 * x[0])
             store(".release.gpu", flags.at(0), 2)
     else:
         going = tc.threadIdx.x == 0
         while going:
             store(".relaxed.gpu", flags.at(1), 1)
             version = load(".acquire.gpu", flags.at(0))
-            low = load(kind, data.at(0))  # race: second
-            high = load(kind, data.at(1))  # race: second
+            low = load(kind, data.at(0))
+            high = load(kind, data.at(1))
             tc.emit("fence.acq_rel.gpu")
             going = (version != 2) | (load(".relaxed.gpu", flags.at(0)) != version)
             if not going:
@@ -298,25 +296,49 @@ def recorded(draw):
 _reverse32 = mapped(32, lambda x: x[::-1])
 
 CASES = [
-    *variants(arrival_orders_one_way, 1, 64, mapped(64, lambda x: x[::-1]), Race),
-    *variants(masks_in_a_chain, 1, 32, mapped(32, lambda x: x[:1]), Race),
-    *variants(barrier_of_others, 1, 128, mapped(128, lambda x: x[:32]), Race),
+    *variants(
+        arrival_orders_one_way,
+        1,
+        64,
+        mapped(64, lambda x: x[::-1]),
+        Race,
+        reports=race("tile[t] =", "out[t] ="),
+    ),
+    *variants(
+        masks_in_a_chain, 1, 32, mapped(32, lambda x: x[:1]), Race, reports=race("tile[0] =", "out[0] =")
+    ),
+    *variants(
+        barrier_of_others,
+        1,
+        128,
+        mapped(128, lambda x: x[:32]),
+        Race,
+        reports=race("tile[t] =", "out[tc.lane_id()]"),
+    ),
     *variants(
         relay_of_flags,
         3,
         64,
         relayed,
         Race,
-        mistakes=("relaxed load", "relaxed store", "load of cta scope", "no barrier between"),
+        reports={
+            "relaxed load": race("data[t] =", "out[t] ="),
+            "relaxed store": race("data[t] =", "out[t] ="),
+            "load of cta scope": race('store(".release.gpu"', "wait_until({"),
+            "no barrier between": race("data[t] =", "out[t] ="),
+        },
     ),
-    *variants(atomics_continue_a_release, 3, 64, relayed, Race),
+    *variants(atomics_continue_a_release, 3, 64, relayed, Race, reports=race("data[t] =", "out[t] =")),
     *variants(
         last_warp_adds,
         1,
         128,
         mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
         Race,
-        mistakes=("relaxed count", "no syncwarp"),
+        reports={
+            "relaxed count": race("rows[warp, lane]", "out[lane]"),
+            "no syncwarp": race("rows[warp, lane]", "out[lane]"),
+        },
     ),
     *variants(
         fences_around_atomics,
@@ -324,9 +346,29 @@ CASES = [
         64,
         _reverse32,
         Race,
-        mistakes=("fence before the data", "fence before the last look", "fence behind the access"),
+        reports=dict.fromkeys(
+            ("fence before the data", "fence before the last look", "fence behind the access"),
+            race("data[lane]", "out[lane]"),
+        ),
     ),
-    *variants(mailbox, 2, 32, mailed, Race, mistakes=("put relaxed", "taken relaxed")),
-    *variants(one_lane_waits, 1, 64, _reverse32, Race),
-    *variants(versions_of_a_record, 2, 32, recorded, Race),
+    *variants(
+        mailbox,
+        2,
+        32,
+        mailed,
+        Race,
+        reports={
+            "put relaxed": race("data[row, t]", "out[t] ="),
+            "taken relaxed": race("data[row, t]", "out[t] ="),
+        },
+    ),
+    *variants(one_lane_waits, 1, 64, _reverse32, Race, reports=race("data[lane]", "out[lane]")),
+    *variants(
+        versions_of_a_record,
+        2,
+        32,
+        recorded,
+        Race,
+        reports=race("store(kind, data.at(0), x[0])", "low = load"),
+    ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensorcore_dsl as tc
-from tests.planted.harness import Arguments, variants
+from tests.planted.harness import Arguments, error, race, variants
 
 ARRIVE = "mbarrier.arrive.release.cluster.shared::cluster.b64"
 COPY = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
@@ -23,79 +23,79 @@ def exchange(x: tc.Array, out: tc.Array, shift: tc.s32, mistake: tc.Const = ""):
         peer = tile.remote(rank + shift)
     if mistake == "stored behind the arrival":
         tc.cluster_arrive()
-    tile[63 - t] = x[tc.blockIdx.x, t]  # race 1,2,3,4,5,6: first
+    tile[63 - t] = x[tc.blockIdx.x, t]
     if mistake == "a barrier of the CTA alone":
         tc.barrier()
     elif mistake == "arrived without waiting":
         tc.cluster_arrive()
     elif mistake == "waited without arriving":
         tc.barrier()
-        tc.cluster_wait()  # error 7
+        tc.cluster_wait()
     elif mistake == "arrived twice":
         tc.cluster_arrive()
-        tc.cluster_arrive()  # error 8
+        tc.cluster_arrive()
         tc.cluster_wait()
     elif mistake == "relaxed arrival":
         tc.emit("barrier.cluster.arrive.relaxed.aligned")
         tc.cluster_wait()
     elif mistake == "arrival of half the warps":
         if t < 32:
-            tc.cluster_sync()  # error 9
+            tc.cluster_sync()
     elif mistake == "arrival of half the lanes":
         if t % 32 < 16:
-            tc.cluster_sync()  # error 10
+            tc.cluster_sync()
     elif mistake == "stored behind the arrival":
         tc.cluster_wait()
     elif mistake == "loaded before the wait":
         tc.cluster_arrive()
-        out[tc.blockIdx.x, t] = peer[t]  # race 6: second
+        out[tc.blockIdx.x, t] = peer[t]
         tc.cluster_wait()
     elif mistake != "no meeting before the loads":
         tc.cluster_sync()
-    value = peer[t]  # race 1,2,3,4,5,11: second; error 1,2,3,9,10,12,13,14,15
+    value = peer[t]
     if mistake == "overwritten while peers load":
-        tile[63 - t] = 0  # race 11: first
+        tile[63 - t] = 0
     if mistake == "arrived without waiting":
         tc.cluster_wait()
     out[tc.blockIdx.x, t] = value + tile[t]
     if mistake == "last arrival before the last load":
         tc.cluster_arrive()
-        out[tc.blockIdx.x, t] = peer[t] + tile[t]  # error 16
+        out[tc.blockIdx.x, t] = peer[t] + tile[t]
         tc.cluster_wait()
     elif mistake == "ends behind its arrival":
-        tc.cluster_arrive()  # error 12
+        tc.cluster_arrive()
         if rank != 0:
             tc.cluster_wait()
     elif mistake != "may have ended":
         tc.cluster_sync()
     if mistake == "met before the last load":
-        out[tc.blockIdx.x, t] = peer[t] + tile[t]  # error 15
+        out[tc.blockIdx.x, t] = peer[t] + tile[t]
     if mistake == "stores to a peer at the end":
-        peer[t] = 1  # error 17
+        peer[t] = 1
     if mistake == "adds to a peer at the end":
-        tc.reduce("add", peer.at(t), 1)  # error 18
+        tc.reduce("add", peer.at(t), 1)
 
 
-EXCHANGE = (
-    "no meeting before the loads",  # 1
-    "a barrier of the CTA alone",  # 2
-    "arrived without waiting",  # 3
-    "relaxed arrival",  # 4
-    "stored behind the arrival",  # 5
-    "loaded before the wait",  # 6
-    "waited without arriving",  # 7
-    "arrived twice",  # 8
-    "arrival of half the warps",  # 9
-    "arrival of half the lanes",  # 10
-    "overwritten while peers load",  # 11
-    "ends behind its arrival",  # 12
-    "a rank that does not exist",  # 13
-    "may have ended",  # 14
-    "met before the last load",  # 15
-    "last arrival before the last load",  # 16
-    "stores to a peer at the end",  # 17
-    "adds to a peer at the end",  # 18
-)
+EXCHANGE = {
+    "no meeting before the loads": error("value ="),
+    "a barrier of the CTA alone": error("value ="),
+    "arrived without waiting": error("value ="),
+    "relaxed arrival": race("tile[63 - t] = x", "value ="),
+    "stored behind the arrival": race("tile[63 - t] = x", "value ="),
+    "loaded before the wait": error("out[tc.blockIdx.x, t] = peer[t]"),
+    "waited without arriving": error("tc.cluster_wait"),
+    "arrived twice": error("tc.cluster_arrive"),
+    "arrival of half the warps": error("value ="),
+    "arrival of half the lanes": error("value ="),
+    "overwritten while peers load": race("tile[63 - t] = 0", "value ="),
+    "ends behind its arrival": error("value ="),
+    "a rank that does not exist": error("value ="),
+    "may have ended": error("value ="),
+    "met before the last load": error("peer[t] + tile[t]"),
+    "last arrival before the last load": error("peer[t] + tile[t]"),
+    "stores to a peer at the end": error("peer[t] ="),
+    "adds to a peer at the end": error("tc.reduce"),
+}
 
 
 @tc.kernel
@@ -107,43 +107,43 @@ def pushed(out: tc.Array, mistake: tc.Const = ""):
     t, rank = tc.threadIdx.x, tc.cluster_rank()
     following = inbox.remote((rank + 1) % 4)
     value = tc.u32(100 * rank + t)
-    inbox[0, t], inbox[1, t] = 0, 0  # race 1: first
+    inbox[0, t], inbox[1, t] = 0, 0
     if mistake != "stored before the peer has started":
         tc.cluster_sync()
     for turn in range(5):
         slot = 0 if mistake == "one slot" else turn & 1
         if mistake == "two CTAs store to one inbox":
-            inbox.remote((rank + 1) % 4 & 2)[slot, t] = value  # race 2: both
+            inbox.remote((rank + 1) % 4 & 2)[slot, t] = value
         elif mistake == "lanes store to one word":
-            following[slot, t & 62] = value  # race 3: both
+            following[slot, t & 62] = value
         else:
-            following[slot, t] = value  # race 4,5,6,7,8: first; race 1: second; error 1
+            following[slot, t] = value
         if mistake == "read back by a neighbour":
-            value += 0 * following[slot, (t + 32) % 64]  # race 6: second; error 6
+            value += 0 * following[slot, (t + 32) % 64]
         if mistake == "read back by a neighbour lane":
-            value += 0 * following[slot, t ^ 1]  # race 7: second
+            value += 0 * following[slot, t ^ 1]
         if mistake == "atomics beside a store":
-            tc.reduce("add", inbox.at(slot, t), 0)  # race 8: second
+            tc.reduce("add", inbox.at(slot, t), 0)
         if mistake == "met in every other turn":
             if turn & 1 == 1:
                 tc.cluster_sync()
         else:
             tc.cluster_sync()
-        value = inbox[slot, t] + 1  # race 4,5: second; error 5
+        value = inbox[slot, t] + 1
     out[tc.blockIdx.x, t] = value
     tc.cluster_sync()
 
 
-PUSHED = (
-    "stored before the peer has started",  # 1
-    "two CTAs store to one inbox",  # 2
-    "lanes store to one word",  # 3
-    "one slot",  # 4
-    "met in every other turn",  # 5
-    "read back by a neighbour",  # 6
-    "read back by a neighbour lane",  # 7
-    "atomics beside a store",  # 8
-)
+PUSHED = {
+    "stored before the peer has started": error("following[slot, t]"),
+    "two CTAs store to one inbox": race("inbox.remote((rank + 1) % 4 & 2)"),
+    "lanes store to one word": race("following[slot, t & 62]"),
+    "one slot": race("following[slot, t]", "value = inbox"),
+    "met in every other turn": race("following[slot, t]", "value = inbox"),
+    "read back by a neighbour": race("following[slot, t]", "following[slot, (t + 32) % 64]"),
+    "read back by a neighbour lane": race("following[slot, t]", "following[slot, t ^ 1]"),
+    "atomics beside a store": race("following[slot, t]", "tc.reduce"),
+}
 
 
 @tc.kernel
@@ -155,7 +155,7 @@ def handed_over(out: tc.Array, mistake: tc.Const = ""):
     full, empty = tc.mbarriers(2)[0], tc.mbarriers(2)[1]
     t, rank = tc.threadIdx.x, tc.cluster_rank()
     if t == 0:
-        full.init(33 if mistake == "count of one too many" else 32)  # error 1; race 2,3: first
+        full.init(33 if mistake == "count of one too many" else 32)
         empty.init(32)
         if mistake != "init fence missing":
             tc.fence_mbarrier_init()
@@ -173,43 +173,43 @@ def handed_over(out: tc.Array, mistake: tc.Const = ""):
     if rank == 0:
         for turn in range(4):
             if turn > 0:
-                empty.wait(turn + 1 & 1)  # error 1,4
+                empty.wait(turn + 1 & 1)
                 tc.emit("fence.acq_rel.cluster")
             if mistake == "arrives before the store":
                 tc.emit(ARRIVE, full.remote(to).address)
-            tile.remote(1 - rank)[31 - t] = turn + t  # race 5,6,7,8: first; error 3
+            tile.remote(1 - rank)[31 - t] = turn + t
             if mistake == "even lanes arrive for all":
                 if t % 2 == 0:
                     tc.emit(ARRIVE + ".count", full.remote(to).address, 2)
             elif mistake != "arrives before the store":
-                tc.emit(ARRIVE, full.remote(to).address)  # error 2,3,4,9; race 2,3: second
+                tc.emit(ARRIVE, full.remote(to).address)
     else:
         for turn in range(4):
             if mistake != "not waited for":
-                full.wait(turn & 1)  # error 1,4,9
+                full.wait(turn & 1)
             tc.emit("fence.acq_rel.cluster")
             if mistake == "released before the load":
                 tc.emit(ARRIVE, empty.remote(to).address)
-            total += tile[t]  # race 5,6,7,8: second; error 6
+            total += tile[t]
             if mistake != "released before the load":
-                tc.emit(ARRIVE, empty.remote(to).address)  # error 4,6,9,10
+                tc.emit(ARRIVE, empty.remote(to).address)
         out[t] = total
     if mistake != "may have ended":
         tc.cluster_sync()
 
 
-HANDED_OVER = (
-    "count of one too many",  # 1
-    "init fence missing",  # 2
-    "no meeting behind the initialisation",  # 3
-    "arrives at its own CTA",  # 4
-    "arrives before the store",  # 5
-    "not waited for",  # 6
-    "released before the load",  # 7
-    "even lanes arrive for all",  # 8
-    "arrives at rank 2",  # 9
-    "may have ended",  # 10
-)
+HANDED_OVER = {
+    "count of one too many": error("empty.wait"),
+    "init fence missing": error("tc.emit(ARRIVE, full"),
+    "no meeting behind the initialisation": error("tile.remote"),
+    "arrives at its own CTA": error("empty.wait"),
+    "arrives before the store": race("tile.remote", "total +="),
+    "not waited for": race("tile.remote", "total +="),
+    "released before the load": race("tile.remote", "total +="),
+    "even lanes arrive for all": race("tile.remote", "total +="),
+    "arrives at rank 2": error("tc.emit(ARRIVE, full"),
+    "may have ended": error("tc.emit(ARRIVE, empty"),
+}
 
 
 @tc.kernel
@@ -226,17 +226,17 @@ def flagged(out: tc.Array, mistake: tc.Const = ""):
         place = flag.at(0).remote(1).address
         if mistake == "raised before the store":
             tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)
-        tile.remote(1)[31 - t] = 5 * t  # race 1,2,3,4,5,6,7,8: first
+        tile.remote(1)[31 - t] = 5 * t
         if mistake == "relaxed flag":
             tc.emit("red.relaxed.cluster.shared::cluster.add.u32", place, 1)
         elif mistake == "flag of the CTA alone":
-            tc.emit("red.release.cta.shared::cluster.add.u32", place, 1)  # race 3: first
+            tc.emit("red.release.cta.shared::cluster.add.u32", place, 1)
         elif mistake == "plain flag":
-            tc.emit("st.shared::cluster.b32", place, tc.u32(32))  # race 4: both
+            tc.emit("st.shared::cluster.b32", place, tc.u32(32))
         elif mistake == "raised by lane 0 for all":
             tc.emit("red.release.cluster.shared::cluster.add.u32", place, 32, pred=t == 0)
         elif mistake != "raised before the store":
-            tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)  # error 9; race 6,7: first
+            tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)
     else:
         loading = "ld.acquire.cluster.shared.b32"
         if mistake == "relaxed polling":
@@ -245,23 +245,25 @@ def flagged(out: tc.Array, mistake: tc.Const = ""):
             loading = "ld.acquire.cta.shared.b32"
         if mistake == "volatile polling":
             loading = "ld.volatile.shared.b32"
-        while tc.emit(loading, flag.address).bits(tc.u32) < 32:  # race 3,4,6,7: second; error 9
+        while tc.emit(loading, flag.address).bits(tc.u32) < 32:
             tc.emit("nanosleep.u32", 10)
-        out[t] = tile[t]  # race 1,2,3,4,5,6,7,8: second
+        out[t] = tile[t]
     tc.cluster_sync()
 
 
-FLAGGED = (
-    "raised before the store",  # 1
-    "relaxed flag",  # 2
-    "flag of the CTA alone",  # 3
-    "plain flag",  # 4
-    "relaxed polling",  # 5
-    "polled at the scope of the CTA",  # 6
-    "volatile polling",  # 7
-    "raised by lane 0 for all",  # 8
-    "flag not set to zero",  # 9
-)
+FLAGGED = {
+    "raised before the store": race("tile.remote", "out[t] ="),
+    "relaxed flag": race("tile.remote", "out[t] ="),
+    "flag of the CTA alone": race('tc.emit("red.release.cta.shared::cluster.add.u32"', "while tc.emit"),
+    "plain flag": race('tc.emit("st.shared::cluster.b32"', "while tc.emit"),
+    "relaxed polling": race("tile.remote", "out[t] ="),
+    "polled at the scope of the CTA": race(
+        'tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)', "while tc.emit"
+    ),
+    "volatile polling": race("tile.remote", "out[t] ="),
+    "raised by lane 0 for all": race("tile.remote", "out[t] ="),
+    "flag not set to zero": error('tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)'),
+}
 
 
 @tc.kernel
@@ -275,32 +277,32 @@ def counted(out: tc.Array, mistake: tc.Const = ""):
         word[0] = 0
     tc.cluster_sync()
     if (mistake == "set to zero too late") & (t == 0) & (rank == 0):
-        word[0] = 0  # race 1: first
+        word[0] = 0
     place = word.at(0).remote(0)
-    if mistake == "a sum without atomics":
-        place.store(place.load() + 1)  # race 2: both
-    elif (mistake == "one CTA adds without atomics") & (rank == 2) & (t == 0):
-        place.store(place.load() + 1)  # race 3: first
+    if mistake == "a sum without atomics" or (mistake == "one CTA adds without atomics") & (rank == 2) & (
+        t == 0
+    ):
+        place.store(place.load() + 1)
     else:
-        tc.reduce("add", place, 1)  # race 1,3: second; race 4,5: first; error 1,4
+        tc.reduce("add", place, 1)
     if mistake == "read by its owner at once":
         if rank == 0:
-            out[rank, t] = word[0]  # race 5: second
+            out[rank, t] = word[0]
     if mistake == "read before the others have met":
         tc.barrier()
     else:
         tc.cluster_sync()
-    out[rank, t] = place.load()  # race 4: second; error 4
+    out[rank, t] = place.load()
     tc.cluster_sync()
 
 
-COUNTED = (
-    "set to zero too late",  # 1
-    "a sum without atomics",  # 2
-    "one CTA adds without atomics",  # 3
-    "read before the others have met",  # 4
-    "read by its owner at once",  # 5
-)
+COUNTED = {
+    "set to zero too late": race("word[0] =", "tc.reduce", error="tc.reduce"),
+    "a sum without atomics": race("place.store"),
+    "one CTA adds without atomics": race("place.store", "tc.reduce"),
+    "read before the others have met": race("tc.reduce", "out[rank, t] = place.load"),
+    "read by its owner at once": race("tc.reduce", "out[rank, t] = word"),
+}
 
 
 @tc.kernel
@@ -316,7 +318,7 @@ def multicast(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if t == 0:
         for slot in tc.static_range(stages):
             full[slot].init(1)
-            empty[slot].init(5 if mistake == "empty counts five" else 4)  # error 1
+            empty[slot].init(5 if mistake == "empty counts five" else 4)
         tc.fence_mbarrier_init()
     if mistake == "no meeting behind the initialisation":
         tc.barrier()
@@ -327,13 +329,13 @@ def multicast(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             for k in range(a.shape[0]):
                 slot, phase = k % stages, k // stages & 1
                 if mistake != "no wait for the slot":
-                    empty[slot].wait(phase ^ 1)  # error 1,2,3,4
+                    empty[slot].wait(phase ^ 1)
                 size = 256
                 if mistake == "expects its own half":
                     size = 128
                 if mistake == "expects too many bytes":
                     size = 384
-                full[slot].arrive_expect_tx(size)  # error 2,3,4,5,6,7
+                full[slot].arrive_expect_tx(size)
                 half = rank
                 mask = tc.u32(3)
                 if mistake == "mask of itself":
@@ -342,31 +344,29 @@ def multicast(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                     mask = tc.u32(2) >> rank
                 if mistake == "mask of three":
                     mask = tc.u32(7)
-                tc.tma_load(  # race 6,8,9,10: first; error 2,3,5,6,7,11,12,15
-                    tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask
-                )
+                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)
     else:
         total, other = tc.s32(0), tc.s32(0)
         for k in range(a.shape[0]):
             slot, phase = k % stages, k // stages & 1
             if mistake != "no wait for the tile":
-                full[slot].wait(phase)  # error 1,2,3,4,5
-            total += tile[slot, 0, 0, lane]  # race 6,9: second; error 2,5,13
+                full[slot].wait(phase)
+            total += tile[slot, 0, 0, lane]
             if mistake == "released between the loads":
                 tc.fence_proxy_async()
                 tc.syncwarp()
                 release(empty[slot], lane < 2)
-            other += tile[slot, 1, 0, 31 - lane]  # race 6,8,9: second; error 2,5,13
+            other += tile[slot, 1, 0, 31 - lane]
             if mistake != "loads not fenced before the release":
                 tc.fence_proxy_async()
             if mistake != "no syncwarp before the release":
                 tc.syncwarp()
             if mistake == "released at rank 2":
-                empty[slot].remote(lane + 1).arrive(pred=lane < 2)  # error 14
+                empty[slot].remote(lane + 1).arrive(pred=lane < 2)
             elif mistake != "released between the loads":
-                release(empty[slot], lane < 2)  # error 12
+                release(empty[slot], lane < 2)
             if mistake == "read behind the release":
-                total += 0 * tile[slot, 0, 0, 31 - lane]  # race 10: second
+                total += 0 * tile[slot, 0, 0, 31 - lane]
         out[tc.blockIdx.x, warp - 1, lane] = total + other
     if mistake != "no meeting at the end":
         tc.cluster_sync()
@@ -377,23 +377,23 @@ def release(empty, pred):
     empty.remote(tc.lane_id() % 2).arrive(pred=pred)
 
 
-MULTICAST = (
-    "empty counts five",  # 1
-    "mask of the peer",  # 2
-    "mask of itself",  # 3
-    "expects too many bytes",  # 4
-    "expects its own half",  # 5
-    "no wait for the slot",  # 6
-    "no meeting behind the initialisation",  # 7
-    "released between the loads",  # 8
-    "no syncwarp before the release",  # 9
-    "read behind the release",  # 10
-    "mask of three",  # 11
-    "no meeting at the end",  # 12
-    "no wait for the tile",  # 13
-    "released at rank 2",  # 14
-    "loads not fenced before the release",  # 15
-)
+MULTICAST = {
+    "empty counts five": error("empty[slot].wait"),
+    "mask of the peer": error("empty[slot].wait"),
+    "mask of itself": error("empty[slot].wait"),
+    "expects too many bytes": error("empty[slot].wait"),
+    "expects its own half": error("tc.tma_load"),
+    "no wait for the slot": error("full[slot].arrive_expect_tx"),
+    "no meeting behind the initialisation": error("tc.tma_load"),
+    "released between the loads": race("tc.tma_load", "other +="),
+    "no syncwarp before the release": race("tc.tma_load", "total += tile"),
+    "read behind the release": race("tc.tma_load", "total += 0"),
+    "mask of three": error("tc.tma_load"),
+    "no meeting at the end": error("release(empty"),
+    "no wait for the tile": error("total += tile"),
+    "released at rank 2": error("empty[slot].remote"),
+    "loads not fenced before the release": error("tc.tma_load"),
+}
 
 
 @tc.kernel
@@ -411,7 +411,7 @@ def copied(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tc.cluster_sync()
     total = tc.s32(0)
     for turn in range(2):
-        line[63 - t] = x[tc.blockIdx.x, t] + turn  # race 1,2,3,4,5: first; error 4
+        line[63 - t] = x[tc.blockIdx.x, t] + turn
         if mistake == "fence by one thread":
             if t == 0:
                 tc.fence_proxy_async()
@@ -422,15 +422,15 @@ def copied(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         if t == 0:
             size = 512 if mistake == "bytes of two lines" else 256
             if mistake == "bytes not expected":
-                bar.arrive()  # error 6
+                bar.arrive()
             else:
-                bar.arrive_expect_tx(size)  # error 7,8
+                bar.arrive_expect_tx(size)
             if mistake == "counted by its own barrier":
-                tc.emit(  # error 8
+                tc.emit(
                     COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address
                 )
             elif mistake == "counted by a third CTA":
-                tc.emit(  # error 9
+                tc.emit(
                     COPY,
                     inbox.at(0).remote(to).address,
                     line.at(0).address,
@@ -438,11 +438,9 @@ def copied(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                     bar.remote((rank + 2) % 4).address,
                 )
             elif mistake == "two lines copied":
-                tc.emit(  # error 10
-                    COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address
-                )
+                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address)
             elif mistake == "copied to rank 4":
-                tc.emit(  # error 11
+                tc.emit(
                     COPY,
                     inbox.at(0).remote(rank + 1).address,
                     line.at(0).address,
@@ -450,26 +448,22 @@ def copied(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                     bar.remote(rank + 1).address,
                 )
             elif mistake == "copied over its source":
-                tc.bulk_copy(line.remote(to), line, bar.remote(to))  # race 5: both; error 5
+                tc.bulk_copy(line.remote(to), line, bar.remote(to))
             elif mistake == "two CTAs copy to one":
-                tc.bulk_copy(  # race 12: both; error 12
-                    inbox.remote((rank | 1) ^ 2), line, bar.remote((rank | 1) ^ 2)
-                )
+                tc.bulk_copy(inbox.remote((rank | 1) ^ 2), line, bar.remote((rank | 1) ^ 2))
             else:
-                tc.bulk_copy(  # race 1,2,3: second; race 4,13,14,15: first; error 4,6,13,14,16
-                    inbox.remote(to), line, bar.remote(to)
-                )
+                tc.bulk_copy(inbox.remote(to), line, bar.remote(to))
         if mistake == "source overwritten":
-            line[63 - t] = 0  # race 4: second; error 4
+            line[63 - t] = 0
         if mistake == "stored to while a copy lands":
-            inbox[63 - t] = 0  # race 15: second; error 15
+            inbox[63 - t] = 0
         if (mistake != "no wait") & ((mistake != "exit in flight") | (turn == 0)):
-            bar.wait(turn)  # error 7,8,9,12
+            bar.wait(turn)
         if mistake == "inbox not read yet":
             tc.cluster_sync()
             tc.barrier()
         if (mistake != "exit in flight") | (turn == 0):
-            total += inbox[t]  # race 13,14: second; error 6,13
+            total += inbox[t]
         if mistake not in ("inbox not read yet", "exit in flight"):
             tc.cluster_sync()
         elif turn == 0:
@@ -477,24 +471,26 @@ def copied(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[tc.blockIdx.x, t] = total
 
 
-COPIED = (
-    "no fence",  # 1
-    "fence by one thread",  # 2
-    "no barrier",  # 3
-    "source overwritten",  # 4
-    "copied over its source",  # 5
-    "bytes not expected",  # 6
-    "bytes of two lines",  # 7
-    "counted by its own barrier",  # 8
-    "counted by a third CTA",  # 9
-    "two lines copied",  # 10
-    "copied to rank 4",  # 11
-    "two CTAs copy to one",  # 12
-    "no wait",  # 13
-    "inbox not read yet",  # 14
-    "stored to while a copy lands",  # 15
-    "exit in flight",  # 16
-)
+COPIED = {
+    "no fence": error("tc.bulk_copy(inbox.remote(to)"),
+    "fence by one thread": error("tc.bulk_copy(inbox.remote(to)"),
+    "no barrier": race("line[63 - t] = x", "tc.bulk_copy(inbox.remote(to)"),
+    "source overwritten": error("line[63 - t] = 0"),
+    "copied over its source": race("line[63 - t] = x", "tc.bulk_copy(line.remote(to)"),
+    "bytes not expected": error("tc.bulk_copy(inbox.remote(to)", "total +="),
+    "bytes of two lines": error("bar.wait"),
+    "counted by its own barrier": error("bar.remote(rank)"),
+    "counted by a third CTA": error("bar.remote((rank + 2) % 4)"),
+    "two lines copied": error("bar.remote(to).address"),
+    "copied to rank 4": error("bar.remote(rank + 1)"),
+    "two CTAs copy to one": error("tc.bulk_copy(inbox.remote((rank | 1) ^ 2)"),
+    "no wait": error("total +="),
+    "inbox not read yet": race("tc.bulk_copy(inbox.remote(to)", "total +="),
+    "stored to while a copy lands": race(
+        "tc.bulk_copy(inbox.remote(to)", "inbox[63 - t]", error="inbox[63 - t]"
+    ),
+    "exit in flight": error("tc.bulk_copy(inbox.remote(to)"),
+}
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -541,11 +537,11 @@ def rolled(draw: np.random.Generator) -> Arguments:
 
 
 CASES = [
-    *variants(exchange, 4, 64, neighbours, mistakes=EXCHANGE),
-    *variants(pushed, 4, 64, ring_of_numbers, mistakes=PUSHED),
-    *variants(handed_over, 2, 32, four_lines, mistakes=HANDED_OVER),
-    *variants(flagged, 2, 32, fives, mistakes=FLAGGED),
-    *variants(counted, 4, 64, count, mistakes=COUNTED),
-    *variants(multicast, 2, 96, sums, mistakes=MULTICAST),
-    *variants(copied, 4, 64, rolled, mistakes=COPIED),
+    *variants(exchange, 4, 64, neighbours, reports=EXCHANGE),
+    *variants(pushed, 4, 64, ring_of_numbers, reports=PUSHED),
+    *variants(handed_over, 2, 32, four_lines, reports=HANDED_OVER),
+    *variants(flagged, 2, 32, fives, reports=FLAGGED),
+    *variants(counted, 4, 64, count, reports=COUNTED),
+    *variants(multicast, 2, 96, sums, reports=MULTICAST),
+    *variants(copied, 4, 64, rolled, reports=COPIED),
 ]

@@ -10,7 +10,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race, Uninitialised
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import error, mapped, race, variants
 
 IN_FLIGHT = (Race, Uninitialised, EmulationError)
 
@@ -19,7 +19,7 @@ IN_FLIGHT = (Race, Uninitialised, EmulationError)
 def one_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
-    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)  # race: first
+    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)
     if mistake not in ("no commit", "commit after the wait"):
         tc.cp_async_commit()
     if mistake == "barrier before the wait":
@@ -31,7 +31,7 @@ def one_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if mistake not in ("no barrier", "barrier before the wait"):
         tc.barrier()
     for part in tc.static_range(4):
-        out[64 * part + t] = tile[255 - (64 * part + t)]  # race: second; error
+        out[64 * part + t] = tile[255 - (64 * part + t)]
 
 
 @tc.kernel
@@ -39,11 +39,11 @@ def own_copies(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """What a thread has copied itself it may read behind its wait; the neighbour's it may not."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
-    tc.cp_async(tile.at(4 * lane), x.at(4 * lane), 16)  # race: first
+    tc.cp_async(tile.at(4 * lane), x.at(4 * lane), 16)
     tc.cp_async_commit()
     tc.cp_async_wait(0)
     source = lane ^ 1 if mistake else lane
-    out.at(4 * source).store(tile.at(4 * source).load(4))  # race: second; error
+    out.at(4 * source).store(tile.at(4 * source).load(4))
 
 
 @tc.kernel
@@ -52,27 +52,25 @@ def ring(x: tc.Array, out: tc.Array, mistake: tc.Const = "", stages: tc.Const = 
     tile = tc.shared((stages, 256), tc.s32)
     t, rows = tc.threadIdx.x, x.shape[0]
     for i in range(stages - 1):
-        tc.cp_async(tile.at(i, 4 * t), x.at(i, 4 * t), 16)  # race 1,2: first
+        tc.cp_async(tile.at(i, 4 * t), x.at(i, 4 * t), 16)
         tc.cp_async_commit()
     total = 0
     for i in tc.range(rows):
         ahead = i + stages - 1
         if mistake == "copies before the barrier":
             if ahead < rows:
-                tc.cp_async(tile.at(ahead % stages, 4 * t), x.at(ahead, 4 * t), 16)  # race 3: first; error 3
+                tc.cp_async(tile.at(ahead % stages, 4 * t), x.at(ahead, 4 * t), 16)
             tc.cp_async_commit()
             tc.cp_async_wait(stages - 1)
         else:
             tc.cp_async_wait(stages - 1 if mistake == "one group too few" else stages - 2)
         if mistake != "no barrier":
             tc.barrier()
-        total += tile[i % stages, 255 - t]  # race: second; error
+        total += tile[i % stages, 255 - t]
         if mistake != "copies before the barrier":
             if ahead < rows:
                 slot = (i if mistake == "into the stage in use" else ahead) % stages
-                tc.cp_async(  # race 1,2,4,5: first; error 2,4
-                    tile.at(slot, 4 * t), x.at(ahead, 4 * t), 16
-                )
+                tc.cp_async(tile.at(slot, 4 * t), x.at(ahead, 4 * t), 16)
             if mistake == "commits only with copies":
                 if ahead < rows:
                     tc.cp_async_commit()
@@ -87,14 +85,14 @@ def producer_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
     if tc.warp_id() == 0:
-        tc.cp_async(tile.at(4 * lane), x.at(4 * lane), 16)  # race: first
+        tc.cp_async(tile.at(4 * lane), x.at(4 * lane), 16)
         tc.cp_async_commit()
         if not mistake:
             tc.cp_async_wait(0)
     tc.barrier()
     if tc.warp_id() == 1:
         tc.cp_async_wait(0)
-        out.at(4 * lane).store(tile.at(4 * lane).load(4))  # race: second; error
+        out.at(4 * lane).store(tile.at(4 * lane).load(4))
 
 
 @tc.kernel
@@ -102,7 +100,7 @@ def only_some_wait(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """All copy."""
     tile = tc.shared((2, 256), tc.s32)
     t = tc.threadIdx.x
-    tc.cp_async(tile.at(0, 4 * t), x.at(4 * t), 16)  # race: first
+    tc.cp_async(tile.at(0, 4 * t), x.at(4 * t), 16)
     tc.cp_async_commit()
     if mistake == "one warp waits":
         if t < 32:
@@ -115,7 +113,7 @@ def only_some_wait(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.cp_async_wait(0)
     tc.barrier()
     for part in tc.static_range(4):
-        out[64 * part + t] = tile[0, 255 - (64 * part + t)]  # race: second; error
+        out[64 * part + t] = tile[0, 255 - (64 * part + t)]
 
 
 @tc.kernel
@@ -123,15 +121,15 @@ def source_is_overwritten(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The array is cleared for the next launch."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
-    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)  # race: first; error
+    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)
     tc.cp_async_commit()
     if mistake == "by its thread":
-        x.at(4 * t).store([0, 0, 0, 0])  # race: second; error
+        x.at(4 * t).store([0, 0, 0, 0])
     if mistake != "by its thread":
         if not mistake:
             tc.cp_async_wait(0)
         tc.barrier()
-        x.at(4 * (63 - t)).store([0, 0, 0, 0])  # race: second; error
+        x.at(4 * (63 - t)).store([0, 0, 0, 0])
     tc.cp_async_wait(0)
     tc.barrier()
     for part in tc.static_range(4):
@@ -149,11 +147,11 @@ def target_is_written(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
     if mistake == "before the copy":
-        tile[4 * (t ^ 32)] = 1  # race: second
-    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)  # race: first; error
+        tile[4 * (t ^ 32)] = 1
+    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)
     tc.cp_async_commit()
     if mistake == "before the wait":
-        tile[4 * t] = 1  # race: second; error
+        tile[4 * t] = 1
     tc.cp_async_wait(0)
     if mistake != "before the copy":
         tile[4 * t + 1] = 2
@@ -169,10 +167,10 @@ def target_is_still_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile.at(4 * lane).store(x.at(0, 4 * lane).load(4))
     if not mistake:
         old = tile.at(4 * lane).load(4)
-    tc.cp_async(tile.at(4 * lane), x.at(1, 4 * lane), 16)  # race: first; error
+    tc.cp_async(tile.at(4 * lane), x.at(1, 4 * lane), 16)
     tc.cp_async_commit()
     if mistake:
-        old = tile.at(4 * lane).load(4)  # race: second; error
+        old = tile.at(4 * lane).load(4)
     tc.cp_async_wait(0)
     new = tile.at(4 * lane).load(4)
     for j in tc.static_range(4):
@@ -184,7 +182,7 @@ def target_of_two_threads(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Two threads copy to the same 16 bytes."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
-    tc.cp_async(tile.at(4 * (t % 32 if mistake else t)), x.at(4 * t), 16)  # race: both; error
+    tc.cp_async(tile.at(4 * (t % 32 if mistake else t)), x.at(4 * t), 16)
     tc.cp_async_commit()
     tc.cp_async_wait(0)
     tc.barrier()
@@ -196,10 +194,10 @@ def source_is_not_ready(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.
     """The block itself writes the array that it copies; no barrier lies between."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
-    data.at(4 * t).store(x.at(4 * t).load(4))  # race: first
+    data.at(4 * t).store(x.at(4 * t).load(4))
     if not mistake:
         tc.barrier()
-    tc.cp_async(tile.at(4 * t), data.at(4 * (63 - t)), 16)  # race: second; error
+    tc.cp_async(tile.at(4 * t), data.at(4 * (63 - t)), 16)
     tc.cp_async_commit()
     tc.cp_async_wait(0)
     out[t] = tile[4 * t]
@@ -218,7 +216,7 @@ def fewer_bytes_than_are_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     tc.cp_async(tile.at(4 * lane), x.at(4 * lane), 8 if mistake else 16)
     tc.cp_async_commit()
     tc.cp_async_wait(0)
-    out.at(4 * lane).store(tile.at(4 * lane).load(4))  # error
+    out.at(4 * lane).store(tile.at(4 * lane).load(4))
 
 
 @tc.kernel
@@ -230,14 +228,14 @@ def arrives_at_an_mbarrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         bar.init(64)
         tc.fence_mbarrier_init()
     tc.barrier()
-    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)  # race: first
+    tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)
     tc.cp_async_commit()
     if not mistake:
         tc.cp_async_wait(0)
     bar.arrive()
     bar.wait(0)
     for part in tc.static_range(4):
-        out[64 * part + t] = tile[255 - (64 * part + t)]  # race: second; error
+        out[64 * part + t] = tile[255 - (64 * part + t)]
 
 
 _reverse = mapped(256, lambda x: x[::-1])
@@ -250,44 +248,79 @@ CASES = [
         64,
         _reverse,
         *IN_FLIGHT,
-        mistakes=(
-            "no wait",
-            "no commit",
-            "waits for all but one",
-            "no barrier",
-            "barrier before the wait",
-            "commit after the wait",
-        ),
+        reports={
+            "no wait": error("out[64 * part + t]"),
+            "no commit": error("out[64 * part + t]"),
+            "waits for all but one": error("out[64 * part + t]"),
+            "no barrier": race("tc.cp_async(", "out[64 * part + t]"),
+            "barrier before the wait": race("tc.cp_async(", "out[64 * part + t]"),
+            "commit after the wait": error("out[64 * part + t]"),
+        },
     ),
-    *variants(own_copies, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT),
+    *variants(
+        own_copies, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT, reports=race("tc.cp_async(", "out.at")
+    ),
     *variants(
         ring,
         1,
         64,
         _rows,
         *IN_FLIGHT,
-        mistakes=(
-            "one group too few",
-            "no barrier",
-            "copies before the barrier",
-            "into the stage in use",
-            "commits only with copies",
-        ),
+        reports={
+            "one group too few": error("total +="),
+            "no barrier": race("tc.cp_async(tile.at(i", "total +="),
+            "copies before the barrier": race("tc.cp_async(tile.at(ahead", "total +="),
+            "into the stage in use": race("tc.cp_async(tile.at(slot", "total +="),
+            "commits only with copies": error("total +="),
+        },
     ),
-    *variants(producer_warp, 1, 64, mapped(128, lambda x: x), *IN_FLIGHT),
-    *variants(only_some_wait, 1, 64, _reverse, *IN_FLIGHT, mistakes=("one warp waits", "groups differ")),
-    *variants(source_is_overwritten, 1, 64, cleared, *IN_FLIGHT, mistakes=("by its thread", "by others")),
+    *variants(producer_warp, 1, 64, mapped(128, lambda x: x), *IN_FLIGHT, reports=error("out.at")),
+    *variants(
+        only_some_wait,
+        1,
+        64,
+        _reverse,
+        *IN_FLIGHT,
+        reports={"one warp waits": error("out[64 * part + t]"), "groups differ": error("out[64 * part + t]")},
+    ),
+    *variants(
+        source_is_overwritten,
+        1,
+        64,
+        cleared,
+        *IN_FLIGHT,
+        reports={
+            "by its thread": race("tc.cp_async(", "x.at(4 * t).store"),
+            "by others": race("tc.cp_async(", "x.at(4 * (63"),
+        },
+    ),
     *variants(
         target_is_written,
         1,
         64,
         mapped(256, lambda x: np.full(64, 2, np.int32)),
         *IN_FLIGHT,
-        mistakes=("before the wait", "before the copy"),
+        reports={
+            "before the wait": error("tile[4 * t]"),
+            "before the copy": race("tc.cp_async(", "tile[4 * (t ^ 32)]"),
+        },
     ),
-    *variants(target_is_still_read, 1, 32, mapped((2, 128), lambda x: 1000 * x[0] + x[1]), *IN_FLIGHT),
-    *variants(target_of_two_threads, 1, 64, mapped(256, lambda x: x[:64]), *IN_FLIGHT),
-    *variants(source_is_not_ready, 1, 64, through_data, *IN_FLIGHT),
-    *variants(fewer_bytes_than_are_read, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT),
-    *variants(arrives_at_an_mbarrier, 1, 64, _reverse, *IN_FLIGHT),
+    *variants(
+        target_is_still_read,
+        1,
+        32,
+        mapped((2, 128), lambda x: 1000 * x[0] + x[1]),
+        *IN_FLIGHT,
+        reports=error("old = tile.at"),
+    ),
+    *variants(
+        target_of_two_threads, 1, 64, mapped(256, lambda x: x[:64]), *IN_FLIGHT, reports=error("tc.cp_async(")
+    ),
+    *variants(
+        source_is_not_ready, 1, 64, through_data, *IN_FLIGHT, reports=race("data.at(4 * t)", "tc.cp_async(")
+    ),
+    *variants(
+        fewer_bytes_than_are_read, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT, reports=error("out.at")
+    ),
+    *variants(arrives_at_an_mbarrier, 1, 64, _reverse, *IN_FLIGHT, reports=error("out[64 * part + t]")),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import error, mapped, variants
 
 ENDLESS = (EmulationError,)  # whatever class says so
 
@@ -25,10 +25,10 @@ def barrier_for_too_many(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         if x[0] < 0:
             tc.barrier_arrive(1, 64)
     elif t < 32 or mistake != "goes past":
-        tc.barrier(1, 96 if mistake == "count" else 64)  # error
+        tc.barrier(1, 96 if mistake == "count" else 64)
     if t < 32 or not mistake:
         out[t] = tile[63 - t]
-    tc.barrier()  # error
+    tc.barrier()
 
 
 @tc.kernel
@@ -46,7 +46,7 @@ def arrival_of_a_smaller_count(x: tc.Array, out: tc.Array, mistake: tc.Const = "
     else:
         total = tc.s32(0)
         for k in tc.range(turns):
-            tc.barrier(1, 128)  # error
+            tc.barrier(1, 128)
             total += slot[127 - t]
             if k < turns - 1:
                 tc.barrier_arrive(2, 128)
@@ -62,7 +62,7 @@ CASES = [
         64,
         _reverse,
         *ENDLESS,
-        mistakes=("count", "goes past", "other name", "does not arrive"),
+        reports=dict.fromkeys(("count", "goes past", "other name", "does not arrive"), error("tc.barrier(1")),
     ),
     *variants(
         arrival_of_a_smaller_count,
@@ -70,5 +70,6 @@ CASES = [
         128,
         mapped((3, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
         Deadlock,
+        reports=error("tc.barrier(1, 128)"),
     ),
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import AssertionFailed, Deadlock, EmulationError, Race
-from tests.planted.harness import variants
+from tests.planted.harness import error, race, variants
 
 WORLD, SIZE = 3, 64
 
@@ -23,7 +23,7 @@ def pull(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mi
         if i == 0:
             tc.signal(pads[left].at(0))
         tc.barrier()
-    peers[rank][i] = x[i]  # race: first
+    peers[rank][i] = x[i]
     if mistake != "no barrier before the signal":
         tc.barrier()
     if (
@@ -34,17 +34,13 @@ def pull(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mi
             tc.reduce("add", pads[left].at(0), 1, scope="sys")
         else:
             to = right if mistake == "signals to the wrong neighbour" else left
-            tc.signal(
-                pads[to].at(0), scope="gpu" if mistake == "signal of gpu scope" else "sys"
-            )  # race 2,3: first
+            tc.signal(pads[to].at(0), scope="gpu" if mistake == "signal of gpu scope" else "sys")
     if i == 0 and mistake != "no wait":
         scope = "gpu" if mistake == "wait of gpu scope" else "sys"
-        tc.wait_signal(
-            pads[rank].at(0), 2 if mistake == "waits for two signals" else 1, scope=scope
-        )  # error 8; race 2,3: second
+        tc.wait_signal(pads[rank].at(0), 2 if mistake == "waits for two signals" else 1, scope=scope)
     if mistake != "no barrier behind the wait":
         tc.barrier()
-    out[i] = peers[right][i]  # race 1,4,5,6,7,9: second
+    out[i] = peers[right][i]
 
 
 def pulled(draw):
@@ -72,10 +68,10 @@ def push(
     if i == 0 and mistake != "no wait for the reader":
         tc.wait_signal(pads[rank].at(1), launch - 1)
     tc.barrier()
-    inbox[right][i] = x[i]  # race: first
+    inbox[right][i] = x[i]
     tc.barrier()
     if i == 0:
-        tc.signal(pads[right].at(0))  # race 4: first
+        tc.signal(pads[right].at(0))
         tc.wait_signal(
             pads[rank].at(0),
             1 if mistake in ("waits for the launch before", "resets the counter") else launch,
@@ -83,12 +79,12 @@ def push(
         if mistake == "acknowledges before it reads":
             tc.signal(pads[left].at(1))
     tc.barrier()
-    out[i] = inbox[rank][i]  # race 1,2,3: second
+    out[i] = inbox[rank][i]
     tc.barrier()
     if i == 0 and mistake != "acknowledges before it reads":
         tc.signal(pads[left].at(1))
         if mistake == "resets the counter":
-            pads[rank][0] = 0  # race 4: second
+            pads[rank][0] = 0
 
 
 def pushed(draw):
@@ -104,18 +100,16 @@ def sum_of_all(sums: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Arra
     """All ranks add to the sums of rank 0, which all of them read."""
     i, rank = tc.threadIdx.x, sums.rank
     if mistake == "loads and stores":
-        sums[0][i] += x[i]  # race 1: both
+        sums[0][i] += x[i]
     else:
-        tc.reduce(
-            "add", sums[0].at(i), x[i], scope="gpu" if mistake == "atomics of gpu scope" else "sys"
-        )  # race 2: both; race 3: first
+        tc.reduce("add", sums[0].at(i), x[i], scope="gpu" if mistake == "atomics of gpu scope" else "sys")
     tc.barrier()
     if i == 0:
         for r in tc.static_range(sums.world):
             tc.signal(pads[r].at(0))
         tc.wait_signal(pads[rank].at(0), 2 if mistake == "waits for two of three" else 3)
     tc.barrier()
-    out[i] = sums[0][i]  # race 3: second
+    out[i] = sums[0][i]
 
 
 def summed(draw):
@@ -131,7 +125,7 @@ def wait_first(pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const
     if i == 0:
         if not mistake:
             tc.signal(pads[(rank + 1) % world].at(0))
-        tc.wait_signal(pads[rank].at(0), 1)  # error
+        tc.wait_signal(pads[rank].at(0), 1)
         if mistake:
             tc.signal(pads[(rank + 1) % world].at(0))
     tc.barrier()
@@ -149,7 +143,7 @@ def last_rank(peers: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const
     """The last rank has no right neighbour."""
     i, rank = tc.threadIdx.x, peers.rank
     right = rank + 1 if mistake else (rank + 1) % peers.world
-    out[i] = peers[right][i] + x[i]  # error
+    out[i] = peers[right][i] + x[i]
 
 
 def neighbours(draw):
@@ -165,7 +159,7 @@ def through_a_third(
     """Rank 0 publishes, rank 1 passes its signal on to rank 2, which reads."""
     i, rank = tc.threadIdx.x, peers.rank
     if rank == 0:
-        peers[0][i] = x[i]  # race: first
+        peers[0][i] = x[i]
         tc.barrier()
         if i == 0:
             if mistake == "fence of gpu scope":
@@ -181,14 +175,12 @@ def through_a_third(
             if mistake == "passes it on relaxed":
                 tc.reduce("add", pads[2].at(0), 1, scope="sys")
             elif mistake != "passes it on before it waits":
-                tc.signal(
-                    pads[2].at(0), scope="gpu" if mistake == "passes it on in gpu scope" else "sys"
-                )  # race 2: first
+                tc.signal(pads[2].at(0), scope="gpu" if mistake == "passes it on in gpu scope" else "sys")
     else:
         if i == 0:
-            tc.wait_signal(pads[2].at(0), 1)  # race 2: second
+            tc.wait_signal(pads[2].at(0), 1)
         tc.barrier()
-        out[i] = peers[0][i]  # race 1,3,4: second
+        out[i] = peers[0][i]
 
 
 def passed(draw):
@@ -215,14 +207,14 @@ def bulk_push(inbox: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Arra
     tc.barrier()
     if i == 0:
         if mistake != "no proxy fence":
-            tc.tma_store(target, (0, 0), tile)  # race 1,2: first
+            tc.tma_store(target, (0, 0), tile)
             tc.tma_store_commit()
             if mistake != "no wait for the store":
                 tc.tma_store_wait(0, read=mistake == "waits until the store has read")
         tc.signal(pads[right].at(0))
-        tc.wait_signal(pads[rank].at(0), 2 if mistake == "waits for two signals" else 1)  # error 4
+        tc.wait_signal(pads[rank].at(0), 2 if mistake == "waits for two signals" else 1)
         bar.arrive_expect_tx(boxes.bytes)
-        tc.tma_load(landing, boxes, (0, 0), bar)  # race 1,2: second; error 3
+        tc.tma_load(landing, boxes, (0, 0), bar)
     tc.barrier()
     bar.wait(0)
     out[i] = landing[0, i]
@@ -245,13 +237,13 @@ def ring(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mi
         if not mistake and step > 0 and i == 0:
             tc.wait_signal(pads[rank].at(1), step)
         tc.barrier()
-        peers[right][i] = part  # race: first
+        peers[right][i] = part
         tc.barrier()
         if i == 0:
             tc.signal(pads[right].at(0))
             tc.wait_signal(pads[rank].at(0), step + 1)
         tc.barrier()
-        part = peers[rank][i]  # race: second
+        part = peers[rank][i]
         total += part
         tc.barrier()
         if i == 0:
@@ -265,8 +257,8 @@ def ringed(draw):
     return named, {"out": [np.sum(named["x"], axis=0)] * WORLD}
 
 
-def on_ranks(kernel, make, *errors, mistakes=("planted",), **more):
-    return variants(kernel, 1, SIZE, make, *errors, mistakes=mistakes, devices=WORLD, **more)
+def on_ranks(kernel, make, *errors, **more):
+    return variants(kernel, 1, SIZE, make, *errors, devices=WORLD, **more)
 
 
 CASES = [
@@ -275,59 +267,63 @@ CASES = [
         pulled,
         Race,
         Deadlock,
-        mistakes=(
-            "no wait",
-            "signal of gpu scope",
-            "wait of gpu scope",
-            "signals before it writes",
-            "no barrier before the signal",
-            "no barrier behind the wait",
-            "signals to the wrong neighbour",
-            "waits for two signals",
-            "signal is relaxed",
-        ),
+        reports={
+            "no wait": race("peers[rank]", "out[i] ="),
+            "signal of gpu scope": race("tc.signal(pads[to]", "tc.wait_signal"),
+            "wait of gpu scope": race("tc.signal(pads[to]", "tc.wait_signal"),
+            "signals before it writes": race("peers[rank]", "out[i] ="),
+            "no barrier before the signal": race("peers[rank]", "out[i] ="),
+            "no barrier behind the wait": race("peers[rank]", "out[i] ="),
+            "signals to the wrong neighbour": race("peers[rank]", "out[i] ="),
+            "waits for two signals": error("tc.wait_signal"),
+            "signal is relaxed": race("peers[rank]", "out[i] ="),
+        },
     ),
     *on_ranks(
         push,
         pushed,
         Race,
-        mistakes=(
-            "no wait for the reader",
-            "acknowledges before it reads",
-            "waits for the launch before",
-            "resets the counter",
-        ),
+        reports={
+            "no wait for the reader": race("inbox[right]", "out[i] ="),
+            "acknowledges before it reads": race("inbox[right]", "out[i] ="),
+            "waits for the launch before": race("inbox[right]", "out[i] ="),
+            "resets the counter": race("tc.signal(pads[right]", "pads[rank][0]"),
+        },
         launches=2,
     ),
     *on_ranks(
         sum_of_all,
         summed,
         Race,
-        mistakes=("loads and stores", "atomics of gpu scope", "waits for two of three"),
+        reports={
+            "loads and stores": race("sums[0][i] +="),
+            "atomics of gpu scope": race("tc.reduce"),
+            "waits for two of three": race("tc.reduce", "out[i] ="),
+        },
     ),
-    *on_ranks(wait_first, alone, Deadlock),
-    *on_ranks(last_rank, neighbours, AssertionFailed),
+    *on_ranks(wait_first, alone, Deadlock, reports=error("tc.wait_signal")),
+    *on_ranks(last_rank, neighbours, AssertionFailed, reports=error("out[i] =")),
     *on_ranks(
         through_a_third,
         passed,
         Race,
-        mistakes=(
-            "passes it on before it waits",
-            "passes it on in gpu scope",
-            "passes it on relaxed",
-            "fence of gpu scope",
-        ),
+        reports={
+            "passes it on before it waits": race("peers[0][i] =", "out[i] ="),
+            "passes it on in gpu scope": race('else "sys"', "tc.wait_signal(pads[2"),
+            "passes it on relaxed": race("peers[0][i] =", "out[i] ="),
+            "fence of gpu scope": race("peers[0][i] =", "out[i] ="),
+        },
     ),
     *on_ranks(
         bulk_push,
         bulk_pushed,
         EmulationError,
-        mistakes=(
-            "no wait for the store",
-            "waits until the store has read",
-            "no proxy fence",
-            "waits for two signals",
-        ),
+        reports={
+            "no wait for the store": race("tc.tma_store(target", "tc.tma_load"),
+            "waits until the store has read": race("tc.tma_store(target", "tc.tma_load"),
+            "no proxy fence": error("tc.tma_load"),
+            "waits for two signals": error("tc.wait_signal"),
+        },
     ),
-    *on_ranks(ring, ringed, Race),
+    *on_ranks(ring, ringed, Race, reports=race("peers[right]", "part = peers")),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, Divergence, EmulationError
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import error, mapped, variants
 
 PARTIAL = (Divergence, EmulationError)
 
@@ -17,11 +17,11 @@ def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     tile[t] = x[t]
     if mistake == "arrive":
-        tc.emit("bar.arrive", 1, 64, pred=tc.lane_id() == 0)  # error
+        tc.emit("bar.arrive", 1, 64, pred=tc.lane_id() == 0)
     elif mistake == "red":
-        tc.emit("bar.red.popc.u32", 0, x[t] > 0, pred=tc.lane_id() < 20)  # error
+        tc.emit("bar.red.popc.u32", 0, x[t] > 0, pred=tc.lane_id() < 20)
     else:
-        tc.emit("bar.sync", 0, pred=tc.lane_id() < 31 if mistake else t < 64)  # error
+        tc.emit("bar.sync", 0, pred=tc.lane_id() < 31 if mistake else t < 64)
     if not mistake:
         out[t] = tile[63 - t]
 
@@ -32,7 +32,7 @@ def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
     if mistake:
         if lane < 16:
-            out[lane] = tc.shfl_xor(x[lane], 1)  # error
+            out[lane] = tc.shfl_xor(x[lane], 1)
     else:
         value = tc.shfl_xor(x[lane], 1)
         if lane < 16:
@@ -43,7 +43,7 @@ def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 def shuffle_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
     if mistake:
-        if x[lane] % 2 == 0 and tc.shfl_down(x[lane], 1) > 500:  # error
+        if x[lane] % 2 == 0 and tc.shfl_down(x[lane], 1) > 500:
             out[lane] = 1
     else:
         next = tc.shfl_down(x[lane], 1)
@@ -56,11 +56,11 @@ def shuffle_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Each arm names the whole warp."""
     lane = tc.lane_id()
     if lane < 16:
-        out[lane] = tc.shfl_xor(x[lane], 3)  # error
+        out[lane] = tc.shfl_xor(x[lane], 3)
     elif mistake == "modes differ":
-        out[lane] = tc.shfl(x[lane], lane ^ 5)  # error
+        out[lane] = tc.shfl(x[lane], lane ^ 5)
     else:
-        out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFF0000 if mistake else 0xFFFFFFFF)  # error
+        out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFF0000 if mistake else 0xFFFFFFFF)
 
 
 @tc.kernel
@@ -68,14 +68,14 @@ def shuffle_with_masks_that_differ(x: tc.Array, out: tc.Array, mistake: tc.Const
     """All lanes are here, with masks of their own."""
     lane = tc.lane_id()
     mask = tc.select(lane < 16, tc.u32(0x0000FFFF), tc.u32(0xFFFFFFFF if mistake else 0xFFFF0000))
-    out[lane] = tc.shfl_xor(x[lane], 1, mask)  # error
+    out[lane] = tc.shfl_xor(x[lane], 1, mask)
 
 
 @tc.kernel
 def shuffle_without_oneself(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The mask lacks lanes that execute the shuffle."""
     lane = tc.lane_id()
-    out[lane] = tc.shfl_xor(x[lane], 1, 0x7FFFFFFF if mistake else 0xFFFFFFFF)  # error
+    out[lane] = tc.shfl_xor(x[lane], 1, 0x7FFFFFFF if mistake else 0xFFFFFFFF)
 
 
 @tc.kernel
@@ -83,7 +83,7 @@ def shuffle_from_a_lane_outside(x: tc.Array, out: tc.Array, mistake: tc.Const = 
     """Lanes 0 to 15 exchange; the mistake asks for a value of the upper half, which is not here."""
     lane = tc.lane_id()
     if lane < 16:
-        out[lane] = tc.shfl(x[lane], lane + 16 if mistake else 15 - lane, 0x0000FFFF)  # error
+        out[lane] = tc.shfl(x[lane], lane + 16 if mistake else 15 - lane, 0x0000FFFF)
 
 
 @tc.kernel
@@ -97,11 +97,11 @@ def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, mistake: tc.Con
             if i > lane % 4:
                 break
         if mistake == "vote":
-            total += tc.vote("ballot", x[lane] > 0).bits(tc.s32)  # error
+            total += tc.vote("ballot", x[lane] > 0).bits(tc.s32)
         elif mistake == "match":
-            total += tc.match_any(x[lane]).bits(tc.s32)  # error
+            total += tc.match_any(x[lane]).bits(tc.s32)
         else:
-            total += tc.redux("add", x[lane])  # error
+            total += tc.redux("add", x[lane])
         i += 1
         going = i < 4
     out[lane] = total
@@ -117,11 +117,11 @@ def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             {"full mask": 0xFFFFFFFF, "mask without oneself": 0x00FF, "masks overlap": 0x3FFFF}.get(
                 mistake, 0xFFFF
             )
-        )  # error
+        )
         out[lane] = tile[15 - lane]
     else:
         if mistake == "masks overlap":
-            tc.syncwarp(0xFFFF0000)  # error
+            tc.syncwarp(0xFFFF0000)
         out[lane] = tile[lane]
 
 
@@ -130,7 +130,7 @@ def elect_in_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
     if mistake:
         if lane >= 16:
-            if tc.elect():  # error
+            if tc.elect():
                 out[0] = x[0]
     else:
         if tc.elect():
@@ -148,19 +148,19 @@ def product_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     half = lane < 16
     if mistake == "ldmatrix":
         if half:
-            out[lane, 0] = tc.ldmatrix(tile, mma.a)[0].to(tc.f32)  # error
+            out[lane, 0] = tc.ldmatrix(tile, mma.a)[0].to(tc.f32)
     fragment = tc.ldmatrix(tile, mma.a)
     one = tc.fragment(mma.b, lambda row, col: tc.select(row == col, tc.f16(1), tc.f16(0)))
     if mistake == "mma":
         if half:
-            acc = mma(fragment, one, mma.d.zeros())  # error
+            acc = mma(fragment, one, mma.d.zeros())
             out[lane, 0] = acc[0]
     elif mistake == "stmatrix":
         if half:
-            tc.stmatrix(tile, fragment)  # error
+            tc.stmatrix(tile, fragment)
     elif mistake == "movmatrix":
         if half:
-            moved = tc.emit("movmatrix.sync.aligned.m8n8.trans.b16", fragment.registers[0])  # error
+            moved = tc.emit("movmatrix.sync.aligned.m8n8.trans.b16", fragment.registers[0])
             out[lane, 0] = moved.bits(tc.s32).to(tc.f32)
     else:
         tc.store_elements(out, mma(fragment, one, mma.d.zeros()))
@@ -181,7 +181,7 @@ def shuffle_after_a_return(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             return
     value = x.at(lane).load(pred=lane < x.shape[0])
     for step in (16, 8, 4, 2, 1):
-        value += tc.shfl_xor(value, step)  # error
+        value += tc.shfl_xor(value, step)
     if lane < x.shape[0]:
         out[lane] = value
 
@@ -200,21 +200,69 @@ CASES = [
         64,
         mapped(64, lambda x: x[::-1]),
         Divergence,
-        mistakes=("sync", "arrive", "red"),
+        reports={
+            "sync": error('tc.emit("bar.sync"'),
+            "arrive": error('tc.emit("bar.arrive"'),
+            "red": error('tc.emit("bar.red.popc.u32"'),
+        },
     ),
-    *variants(shuffle_of_half_a_warp, 1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), Divergence),
-    *variants(shuffle_behind_and, 1, 32, mapped(32, _next_large), Divergence),
-    *variants(shuffle_in_both_arms, 1, 32, _arms, Divergence, mistakes=("modes differ", "masks differ")),
-    *variants(shuffle_with_masks_that_differ, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
-    *variants(shuffle_without_oneself, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
-    *variants(shuffle_from_a_lane_outside, 1, 32, mapped(32, lambda x: x[15::-1]), *PARTIAL),
+    *variants(
+        shuffle_of_half_a_warp,
+        1,
+        32,
+        mapped(32, lambda x: x[np.arange(16) ^ 1]),
+        Divergence,
+        reports=error("out[lane] = tc"),
+    ),
+    *variants(
+        shuffle_behind_and, 1, 32, mapped(32, _next_large), Divergence, reports=error("and tc.shfl_down")
+    ),
+    *variants(
+        shuffle_in_both_arms,
+        1,
+        32,
+        _arms,
+        Divergence,
+        reports={
+            "modes differ": error("tc.shfl_xor(x[lane], 3)"),
+            "masks differ": error("tc.shfl_xor(x[lane], 3)"),
+        },
+    ),
+    *variants(
+        shuffle_with_masks_that_differ,
+        1,
+        32,
+        mapped(32, lambda x: x[np.arange(32) ^ 1]),
+        *PARTIAL,
+        reports=error("out[lane]"),
+    ),
+    *variants(
+        shuffle_without_oneself,
+        1,
+        32,
+        mapped(32, lambda x: x[np.arange(32) ^ 1]),
+        *PARTIAL,
+        reports=error("out[lane]"),
+    ),
+    *variants(
+        shuffle_from_a_lane_outside,
+        1,
+        32,
+        mapped(32, lambda x: x[15::-1]),
+        *PARTIAL,
+        reports=error("out[lane]"),
+    ),
     *variants(
         reduction_of_those_that_are_left,
         1,
         32,
         mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)),
         Divergence,
-        mistakes=("redux", "vote", "match"),
+        reports={
+            "redux": error("total += tc.redux"),
+            "vote": error("total += tc.vote"),
+            "match": error("total += tc.match_any"),
+        },
     ),
     *variants(
         syncwarp_in_a_branch,
@@ -223,18 +271,30 @@ CASES = [
         mapped(32, lambda x: np.concatenate([x[15::-1], x[16:]])),
         Deadlock,
         *PARTIAL,
-        mistakes=("full mask", "mask without oneself", "masks overlap"),
+        reports=dict.fromkeys(("full mask", "mask without oneself", "masks overlap"), error("tc.syncwarp({")),
     ),
-    *variants(elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence),
+    *variants(
+        elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence, reports=error("if tc.elect")
+    ),
     *variants(
         product_of_half_a_warp,
         1,
         32,
         left_half,
         Divergence,
-        mistakes=("mma", "ldmatrix", "stmatrix", "movmatrix"),
+        reports={
+            "mma": error("acc = mma"),
+            "ldmatrix": error("out[lane, 0] = tc"),
+            "stmatrix": error("tc.stmatrix"),
+            "movmatrix": error("moved ="),
+        },
     ),
     *variants(
-        shuffle_after_a_return, 1, 32, mapped(20, lambda x: np.full(20, x.sum(), np.int32)), Divergence
+        shuffle_after_a_return,
+        1,
+        32,
+        mapped(20, lambda x: np.full(20, x.sum(), np.int32)),
+        Divergence,
+        reports=error("value +="),
     ),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race, RaceWarning
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import error, mapped, race, variants
 
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
@@ -27,7 +27,7 @@ def load(semantics, pointer):
 @tc.kernel
 def two_blocks_write_one_element(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
-    out[i % 64 if mistake else i] = x[i]  # race: both
+    out[i % 64 if mistake else i] = x[i]
 
 
 @tc.kernel
@@ -35,7 +35,7 @@ def two_blocks_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const = "
     """Each block that finds a value above 500 says so."""
     found = tc.vote("any", x[tc.blockIdx.x, tc.threadIdx.x] > 500)
     if found and tc.threadIdx.x == 0:
-        out[0 if mistake else tc.blockIdx.x] = 1  # race: both
+        out[0 if mistake else tc.blockIdx.x] = 1
 
 
 @tc.kernel
@@ -43,7 +43,7 @@ def first_values_agree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Blocks write the same to the first half of what they share, and not to the second half."""
     i = tc.threadIdx.x
     block = tc.blockIdx.x if i >= 16 else 0
-    out[0 if mistake else tc.blockIdx.x, i] = x[i] + block  # race: both
+    out[0 if mistake else tc.blockIdx.x, i] = x[i] + block
 
 
 @tc.kernel
@@ -51,10 +51,10 @@ def stencil_over_blocks(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Many blocks: a barrier of the block protects its inside, not the halo."""
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     n = x.shape[0]
-    value = x[i] + x[(i + 1) % n]  # race: first
+    value = x[i] + x[(i + 1) % n]
     tc.barrier()
     if mistake:
-        x[i] = value  # race: second
+        x[i] = value
     else:
         out[i] = value
 
@@ -63,10 +63,10 @@ def stencil_over_blocks(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 def halo_of_the_neighbour_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Each block doubles its part, then reads one element of the next part."""
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
-    out[0, i] = 2 * x[i]  # race: first
+    out[0, i] = 2 * x[i]
     tc.barrier()
     if mistake:
-        next = out[0, (i + 1) % x.shape[0]]  # race: second
+        next = out[0, (i + 1) % x.shape[0]]
     else:
         next = 2 * x[(i + 1) % x.shape[0]]
     out[1, i] = next
@@ -76,21 +76,21 @@ def halo_of_the_neighbour_block(x: tc.Array, out: tc.Array, mistake: tc.Const = 
 def exchange_inside_a_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Through global memory."""
     t = tc.threadIdx.x
-    out[0, t] = x[t]  # race: first
+    out[0, t] = x[t]
     if not mistake:
         tc.barrier()
     elif mistake == "syncwarp for a barrier":
         tc.syncwarp()
-    out[1, t] = out[0, 63 - t]  # race: second
+    out[1, t] = out[0, 63 - t]
 
 
 @tc.kernel
 def exchange_inside_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
-    out[0, lane] = x[lane]  # race: first
+    out[0, lane] = x[lane]
     if not mistake:
         tc.syncwarp()
-    out[1, lane] = out[0, lane ^ 1]  # race: second
+    out[1, lane] = out[0, lane ^ 1]
 
 
 @tc.kernel
@@ -99,9 +99,7 @@ def bytes_in_words(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     words = out.at(tc.threadIdx.x)
     value = (x[tc.blockIdx.x, tc.threadIdx.x] % 256).to(tc.u32)
     if mistake:
-        words.store(  # race: both
-            (words.load().to(tc.u32) | value << (8 * tc.blockIdx.x).to(tc.u32)).bits(tc.s32)
-        )
+        words.store((words.load().to(tc.u32) | value << (8 * tc.blockIdx.x).to(tc.u32)).bits(tc.s32))
     else:
         words.as_type(tc.u8)[tc.blockIdx.x] = value.to(tc.u8)
 
@@ -118,7 +116,7 @@ def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Blocks add their parts of a sum to one row."""
     t = tc.threadIdx.x
     if mistake:
-        out[t] += x[tc.blockIdx.x, t]  # race: both
+        out[t] += x[tc.blockIdx.x, t]
     else:
         tc.reduce("add", out.at(t), x[tc.blockIdx.x, t])
 
@@ -127,7 +125,7 @@ def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 def atomics_of_narrow_scope(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Atomics of cta scope are atomic among the threads of one block only."""
     scope = "cta" if mistake else "gpu"
-    tc.emit(f"atom.relaxed.{scope}.global.add.s32", out.at(0), x[tc.blockIdx.x, tc.threadIdx.x])  # race: both
+    tc.emit(f"atom.relaxed.{scope}.global.add.s32", out.at(0), x[tc.blockIdx.x, tc.threadIdx.x])
 
 
 @tc.kernel
@@ -135,8 +133,8 @@ def plain_maximum_among_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = 
     """A plain look before the atomic saves traffic, and is a race with other blocks' atomics."""
     value = x[tc.blockIdx.x, tc.threadIdx.x]
     if mistake:
-        if out[0] < value:  # race: first
-            tc.reduce("max", out.at(0), value)  # race: second
+        if out[0] < value:
+            tc.reduce("max", out.at(0), value)
     else:
         if tc.emit("ld.relaxed.gpu.global.b32", out.at(0)).bits(tc.s32) < value:
             tc.reduce("max", out.at(0), value)
@@ -163,18 +161,18 @@ def flag_between_blocks(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Ar
     if tc.blockIdx.x == 0:
         if mistake == "flag before the data" and t == 0:
             store(raises, flags.at(0), 1)
-        data[t] = 3 * x[t]  # race: first
+        data[t] = 3 * x[t]
         if mistake != "no barrier before the flag":
             tc.barrier()
         if mistake != "flag before the data" and t == 0:
-            store(raises, flags.at(0), 1)  # race 3,4,9: first
+            store(raises, flags.at(0), 1)
     else:
         if t == 0:
-            while load(polls, flags.at(0)) == 0:  # race 3,4,9: second
+            while load(polls, flags.at(0)) == 0:
                 tc.emit("nanosleep.u32", 20)
         if mistake != "no barrier after the flag":
             tc.barrier()
-        out[t] = data[t ^ 32]  # race: second
+        out[t] = data[t ^ 32]
 
 
 def handed_over(draw):
@@ -189,7 +187,7 @@ def fences_around_a_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
     """A volatile flag between fences."""
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
-        data[t] = 3 * x[t]  # race: first
+        data[t] = 3 * x[t]
         tc.barrier()
         if t == 0:
             if mistake != "none before the store":
@@ -202,7 +200,7 @@ def fences_around_a_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
             if mistake != "none after the load":
                 tc.emit("membar.gl")
         tc.barrier()
-        out[t] = data[t ^ 32]  # race: second
+        out[t] = data[t ^ 32]
 
 
 @tc.kernel
@@ -215,8 +213,8 @@ def chain_with_a_wrong_flag(
     if b > 0:
         while load(".acquire.gpu", flags.at(0 if mistake else b - 1)) == 0:
             tc.emit("nanosleep.u32", 20)
-        total += data[b - 1, t]  # race: second
-    data[b, t] = total  # race: first
+        total += data[b - 1, t]
+    data[b, t] = total
     tc.barrier()
     if t == 0:
         store(".release.gpu", flags.at(b), 1)
@@ -241,7 +239,7 @@ def last_block_adds(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array,
     """Each block stores a partial sum, and the last one to draw a ticket adds them."""
     last = tc.shared(1, tc.s32)
     t, b = tc.threadIdx.x, tc.blockIdx.x
-    data[b, t] = 2 * x[b, t]  # race: first
+    data[b, t] = 2 * x[b, t]
     tc.barrier()
     if mistake == "fence of another thread" and t == 32:
         tc.emit("fence.acq_rel.gpu")
@@ -255,7 +253,7 @@ def last_block_adds(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array,
     if last[0] == tc.gridDim.x - 1:
         total = 0
         for i in tc.range(tc.gridDim.x):
-            total += data[i, 63 - t]  # race: second
+            total += data[i, 63 - t]
         out[t] = total
 
 
@@ -274,7 +272,7 @@ def added_by_the_last(draw):
 def barrier_of_the_grid(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
     """All blocks meet at a counter."""
     t, b, blocks = tc.threadIdx.x, tc.blockIdx.x, tc.gridDim.x
-    data[b, t] = 5 * x[b, t]  # race: first
+    data[b, t] = 5 * x[b, t]
     if mistake != "no barrier before":
         tc.barrier()
     if t == 0:
@@ -285,7 +283,7 @@ def barrier_of_the_grid(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Ar
             tc.emit("nanosleep.u32", 20)
     if mistake != "no barrier after":
         tc.barrier()
-    out[b, t] = data[(b + 1) % blocks, 63 - t]  # race: second
+    out[b, t] = data[(b + 1) % blocks, 63 - t]
 
 
 def exchanged(draw):
@@ -306,16 +304,12 @@ def lock_between_blocks(x: tc.Array, out: tc.Array, lock: tc.Array, mistake: tc.
     if tc.threadIdx.x == 0:
         taken = tc.u32(1)
         while taken != 0:
-            taken = tc.emit(
-                f"atom.{take}.global.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)
-            ).bits(  # race 3,4: both
-                tc.u32
-            )
-        out[0] += x[tc.blockIdx.x]  # race: both
+            taken = tc.emit(f"atom.{take}.global.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(tc.u32)
+        out[0] += x[tc.blockIdx.x]
         if mistake == "given back by a plain store":
-            lock[0] = 0  # race 3: first; race 3: second
+            lock[0] = 0
         else:
-            tc.emit(  # race 4: both
+            tc.emit(
                 f"st.{'relaxed' if mistake == 'given back relaxed' else 'release'}.{scope}.global.b32",
                 lock.at(0),
                 tc.u32(0),
@@ -338,14 +332,14 @@ def torn_words(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = "
             if mistake:
                 low, high = tc.emit("mov.b64.unpack", value)
                 half = data.at(0).as_type(tc.s32)
-                tc.emit("st.relaxed.gpu.global.b32", half, low)  # race: first
-                tc.emit("st.relaxed.gpu.global.b32", half + 1, high)  # race: first
+                tc.emit("st.relaxed.gpu.global.b32", half, low)
+                tc.emit("st.relaxed.gpu.global.b32", half + 1, high)
             else:
                 tc.emit("st.relaxed.gpu.global.b64", data.at(0), value)
     else:
         seen = tc.s64(0)
         while seen == 0:
-            seen = tc.emit("ld.relaxed.gpu.global.b64", data.at(0)).bits(tc.s64)  # race: second
+            seen = tc.emit("ld.relaxed.gpu.global.b64", data.at(0)).bits(tc.s64)
         out[tc.threadIdx.x] = (seen >> 32).to(tc.s32)
 
 
@@ -363,9 +357,9 @@ def published(draw):
 def read_only_path(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = ""):
     """ld.nc of what the launch writes: no barrier makes the cache forget."""
     t = tc.threadIdx.x
-    data[t] = 2 * x[t]  # race: first
+    data[t] = 2 * x[t]
     tc.barrier()
-    out[t] = data.at(63 - t).load(cache=".nc" if mistake else "")  # race: second; error
+    out[t] = data.at(63 - t).load(cache=".nc" if mistake else "")
 
 
 def read_back(draw):
@@ -379,14 +373,14 @@ def read_only_path_after_a_flag(
 ):
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
-        data[t] = 3 * x[t]  # race: first
+        data[t] = 3 * x[t]
         tc.barrier()
         if t == 0:
             store(".release.gpu", flags.at(0), 1)
     else:
         while load(".acquire.gpu", flags.at(0)) == 0:
             tc.emit("nanosleep.u32", 20)
-        out[t] = data.at(t ^ 32).load(cache=".nc" if mistake else "")  # race: second; error
+        out[t] = data.at(t ^ 32).load(cache=".nc" if mistake else "")
 
 
 @tc.kernel
@@ -397,14 +391,14 @@ def bulk_load_of_plain_stores(x: tc.Array, out: tc.Array, data: tc.Array, mistak
     if t == 0:
         bar.init(1)
         tc.fence_mbarrier_init()
-    data[t] = 2 * x[t]  # race: first
+    data[t] = 2 * x[t]
     if mistake in ("", "no barrier"):
         tc.emit("fence.proxy.async")
     if mistake != "no barrier":
         tc.barrier()
     if t == 0:
         bar.arrive_expect_tx(256)
-        tc.emit(BULK_LOAD, tile.address, data.at(0), 256, bar.address)  # race: second; error
+        tc.emit(BULK_LOAD, tile.address, data.at(0), 256, bar.address)
     if mistake == "no barrier":
         tc.barrier()
     bar.wait(0)
@@ -420,19 +414,26 @@ def bulk_store_is_read_back(x: tc.Array, out: tc.Array, data: tc.Array, mistake:
     tc.fence_proxy_async()
     tc.barrier()
     if t == 0:
-        tc.emit(BULK_STORE, data.at(0), tile.address, 256)  # race: first
+        tc.emit(BULK_STORE, data.at(0), tile.address, 256)
         tc.tma_store_commit()
         tc.tma_store_wait(0, read=bool(mistake))
     tc.barrier()
-    out[t] = data[63 - t]  # race: second; error
+    out[t] = data[63 - t]
 
 
 _RACE_OF_PROXIES = (Race, EmulationError)
 
 CASES = [
-    *variants(two_blocks_write_one_element, 4, 32, mapped(128, lambda x: x), Race),
     *variants(
-        two_blocks_write_one_value, 4, 32, mapped((4, 32), lambda x: np.ones(4, np.int32)), RaceWarning
+        two_blocks_write_one_element, 4, 32, mapped(128, lambda x: x), Race, reports=race("out[i % 64")
+    ),
+    *variants(
+        two_blocks_write_one_value,
+        4,
+        32,
+        mapped((4, 32), lambda x: np.ones(4, np.int32)),
+        RaceWarning,
+        reports=race("out[0 if"),
     ),
     *variants(
         first_values_agree,
@@ -440,10 +441,23 @@ CASES = [
         32,
         mapped(32, lambda x: np.stack([x + b * (np.arange(32) >= 16) for b in range(4)]).astype(np.int32)),
         Race,
+        reports=race("out[0 if"),
     ),
-    *variants(stencil_over_blocks, 3, 32, mapped(96, lambda x: x + np.roll(x, -1)), Race),
     *variants(
-        halo_of_the_neighbour_block, 3, 32, mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])), Race
+        stencil_over_blocks,
+        3,
+        32,
+        mapped(96, lambda x: x + np.roll(x, -1)),
+        Race,
+        reports=race("value = x", "x[i] ="),
+    ),
+    *variants(
+        halo_of_the_neighbour_block,
+        3,
+        32,
+        mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])),
+        Race,
+        reports=race("out[0, i]", "next = out"),
     ),
     *variants(
         exchange_inside_a_block,
@@ -451,12 +465,27 @@ CASES = [
         64,
         mapped(64, lambda x: np.stack([x, x[::-1]])),
         Race,
-        mistakes=("no barrier", "syncwarp for a barrier"),
+        reports={
+            "no barrier": race("out[0, t]", "out[1, t]"),
+            "syncwarp for a barrier": race("out[0, t]", "out[1, t]"),
+        },
     ),
-    *variants(exchange_inside_a_warp, 1, 32, mapped(32, lambda x: np.stack([x, x[np.arange(32) ^ 1]])), Race),
-    *variants(bytes_in_words, 4, 32, mapped((4, 32), packed), Race),
     *variants(
-        split_k_without_atomics, 4, 32, mapped((4, 32), lambda x: x.sum(axis=0).astype(np.int32)), Race
+        exchange_inside_a_warp,
+        1,
+        32,
+        mapped(32, lambda x: np.stack([x, x[np.arange(32) ^ 1]])),
+        Race,
+        reports=race("out[0, lane]", "out[1, lane]"),
+    ),
+    *variants(bytes_in_words, 4, 32, mapped((4, 32), packed), Race, reports=race("words.store")),
+    *variants(
+        split_k_without_atomics,
+        4,
+        32,
+        mapped((4, 32), lambda x: x.sum(axis=0).astype(np.int32)),
+        Race,
+        reports=race("out[t] +="),
     ),
     *variants(
         atomics_of_narrow_scope,
@@ -464,25 +493,33 @@ CASES = [
         32,
         mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)),
         Race,
+        reports=race("tc.emit"),
     ),
-    *variants(plain_maximum_among_atomics, 4, 32, mapped((4, 32), lambda x: x.max(keepdims=True)[0]), Race),
+    *variants(
+        plain_maximum_among_atomics,
+        4,
+        32,
+        mapped((4, 32), lambda x: x.max(keepdims=True)[0]),
+        Race,
+        reports=race("if out[0]", "tc.reduce"),
+    ),
     *variants(
         flag_between_blocks,
         2,
         64,
         handed_over,
         Race,
-        mistakes=(
-            "relaxed store",
-            "relaxed load",
-            "store of cta scope",
-            "load of cta scope",
-            "volatile",
-            "no barrier before the flag",
-            "no barrier after the flag",
-            "flag before the data",
-            "plain flag",
-        ),
+        reports={
+            "relaxed store": race("data[t] =", "out[t] ="),
+            "relaxed load": race("data[t] =", "out[t] ="),
+            "store of cta scope": race("store(raises", "while load"),
+            "load of cta scope": race("store(raises", "while load"),
+            "volatile": race("data[t] =", "out[t] ="),
+            "no barrier before the flag": race("data[t] =", "out[t] ="),
+            "no barrier after the flag": race("data[t] =", "out[t] ="),
+            "flag before the data": race("data[t] =", "out[t] ="),
+            "plain flag": race("store(raises", "while load"),
+        },
     ),
     *variants(
         fences_around_a_flag,
@@ -490,16 +527,22 @@ CASES = [
         64,
         handed_over,
         Race,
-        mistakes=("none before the store", "none after the load", "fence of cta scope"),
+        reports=dict.fromkeys(
+            ("none before the store", "none after the load", "fence of cta scope"),
+            race("data[t] =", "out[t] ="),
+        ),
     ),
-    *variants(chain_with_a_wrong_flag, 4, 32, chained, Race),
+    *variants(chain_with_a_wrong_flag, 4, 32, chained, Race, reports=race("data[b, t]", "total +=")),
     *variants(
         last_block_adds,
         4,
         64,
         added_by_the_last,
         Race,
-        mistakes=("no fence before the ticket", "no fence after the ticket", "fence of another thread"),
+        reports=dict.fromkeys(
+            ("no fence before the ticket", "no fence after the ticket", "fence of another thread"),
+            race("data[b, t]", "total +="),
+        ),
     ),
     *variants(
         barrier_of_the_grid,
@@ -507,7 +550,10 @@ CASES = [
         64,
         exchanged,
         Race,
-        mistakes=("no release", "no acquire", "no barrier before", "no barrier after"),
+        reports=dict.fromkeys(
+            ("no release", "no acquire", "no barrier before", "no barrier after"),
+            race("data[b, t]", "out[b, t]"),
+        ),
     ),
     *variants(
         lock_between_blocks,
@@ -515,18 +561,39 @@ CASES = [
         32,
         locked_sum,
         Race,
-        mistakes=("taken relaxed", "given back relaxed", "given back by a plain store", "cta scope"),
+        reports={
+            "taken relaxed": race("out[0] +="),
+            "given back relaxed": race("out[0] +="),
+            "given back by a plain store": race(("taken = tc.emit", "lock[0] =")),
+            "cta scope": race("taken = tc.emit"),
+        },
     ),
-    *variants(torn_words, 2, 32, published, Race),
-    *variants(read_only_path, 1, 64, read_back, *_RACE_OF_PROXIES),
-    *variants(read_only_path_after_a_flag, 2, 64, handed_over, *_RACE_OF_PROXIES),
+    *variants(
+        torn_words,
+        2,
+        32,
+        published,
+        Race,
+        reports=race('tc.emit("st.relaxed.gpu.global.b32", half, low)', "seen = tc.emit"),
+    ),
+    *variants(read_only_path, 1, 64, read_back, *_RACE_OF_PROXIES, reports=race("data[t] =", "out[t] =")),
+    *variants(
+        read_only_path_after_a_flag,
+        2,
+        64,
+        handed_over,
+        *_RACE_OF_PROXIES,
+        reports=race("data[t] =", "out[t] ="),
+    ),
     *variants(
         bulk_load_of_plain_stores,
         1,
         64,
         read_back,
         *_RACE_OF_PROXIES,
-        mistakes=("no proxy fence", "no barrier"),
+        reports={"no proxy fence": error("BULK_LOAD"), "no barrier": race("data[t] =", "BULK_LOAD")},
     ),
-    *variants(bulk_store_is_read_back, 1, 64, read_back, *_RACE_OF_PROXIES),
+    *variants(
+        bulk_store_is_read_back, 1, 64, read_back, *_RACE_OF_PROXIES, reports=race("tc.emit", "out[t] =")
+    ),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.lang.mbarrier import Mbarrier
-from tests.planted.harness import Arguments, variants
+from tests.planted.harness import Arguments, error, race, variants
 
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
@@ -30,8 +30,8 @@ def ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     warp, lane = tc.warp_id(), tc.lane_id()
     if tc.threadIdx.x == 0:
         for slot in tc.static_range(stages):
-            full[slot].init(2 if mistake == "full counts two arrivals" else 1)  # error 1
-            empty[slot].init(1 if mistake == "empty counts one arrival" else 2)  # error 2
+            full[slot].init(2 if mistake == "full counts two arrivals" else 1)
+            empty[slot].init(1 if mistake == "empty counts one arrival" else 2)
         tc.fence_mbarrier_init()
     tc.barrier()
     if warp == 0:
@@ -40,19 +40,17 @@ def ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             for k in range(a.shape[0]):
                 slot = k % stages
                 if mistake != "producer does not wait":
-                    empty[slot].wait(phase)  # error 1,3,4,5,6,7,8
+                    empty[slot].wait(phase)
                 to = (slot + 1) % stages
                 size = {"too few bytes": 128, "too many bytes": 272}.get(mistake, map.bytes)
                 if mistake == "bytes expected in the next slot":
-                    full[to].arrive_expect_tx(size)  # error 6
+                    full[to].arrive_expect_tx(size)
                 elif mistake == "bytes not expected":
-                    full[slot].arrive()  # error 9
+                    full[slot].arrive()
                 else:
-                    full[slot].arrive_expect_tx(size)  # error 1,3,4,10,11
+                    full[slot].arrive_expect_tx(size)
                 done = full[to] if mistake == "bytes counted in the next slot" else full[slot]
-                tc.tma_load(  # race 2,10,12,13,14,15: first; error 3,4,7,9,10,11,18,19
-                    tile[slot], map, (k, 0), done
-                )
+                tc.tma_load(tile[slot], map, (k, 0), done)
                 flip = slot == stages - 1
                 phase = tc.select(flip, phase ^ 1, phase)
     else:
@@ -64,15 +62,13 @@ def ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 if lane == 0:
                     full[slot].wait(phase)
             elif mistake != "consumer waits for no phase":
-                full[slot].wait(phase)  # error 1,3,4,5,6,7,8
-            total += tile[  # race 2,10,13,14: second; error 3,5,6,7,9,16,17
-                slot, 0, lane
-            ]
+                full[slot].wait(phase)
+            total += tile[slot, 0, lane]
             if mistake == "released between the loads":
                 tc.fence_proxy_async()
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
-            other += tile[slot, 0, lane + 32]  # race 2,10,12,13,14: second
+            other += tile[slot, 0, lane + 32]
             if mistake == "lane 0 fences before the lanes meet":
                 if lane == 0:
                     tc.fence_proxy_async()
@@ -82,35 +78,35 @@ def ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 tc.syncwarp()
             where = empty[(slot + 1) % stages] if mistake == "next slot released" else empty[slot]
             if mistake not in ("never released", "released between the loads"):
-                where.arrive(pred=lane == 0)  # error 2,10,14,17
+                where.arrive(pred=lane == 0)
             if mistake == "read again after the release":
-                total += 0 * tile[slot, 0, 63 - lane]  # race 15: second
+                total += 0 * tile[slot, 0, 63 - lane]
             flip = slot == stages - 1
             phase = tc.select(flip, phase ^ 1, phase)
         out[warp - 1, lane], out[warp - 1, lane + 32] = total * warp, other * warp
 
 
-RING = (
-    "full counts two arrivals",  # 1
-    "empty counts one arrival",  # 2
-    "too few bytes",  # 3
-    "too many bytes",  # 4
-    "consumer starts with parity 1",  # 5
-    "bytes expected in the next slot",  # 6
-    "bytes counted in the next slot",  # 7
-    "never released",  # 8
-    "bytes not expected",  # 9
-    "producer does not wait",  # 10
-    "every lane produces",  # 11
-    "released between the loads",  # 12
-    "no syncwarp before the release",  # 13
-    "next slot released",  # 14
-    "read again after the release",  # 15
-    "only lane 0 waits",  # 16
-    "consumer waits for no phase",  # 17
-    "loads not fenced before the release",  # 18
-    "lane 0 fences before the lanes meet",  # 19
-)
+RING = {
+    "full counts two arrivals": error("empty[slot].wait"),
+    "empty counts one arrival": error("where.arrive"),
+    "too few bytes": error("full[slot].wait"),
+    "too many bytes": error("empty[slot].wait"),
+    "consumer starts with parity 1": error("empty[slot].wait", "total += tile"),
+    "bytes expected in the next slot": error("full[to].arrive_expect_tx", "full[slot].wait"),
+    "bytes counted in the next slot": error("total += tile"),
+    "never released": error("empty[slot].wait"),
+    "bytes not expected": error("tc.tma_load"),
+    "producer does not wait": error("full[slot].arrive_expect_tx"),
+    "every lane produces": error("full[slot].arrive_expect_tx"),
+    "released between the loads": race("tc.tma_load", "other +="),
+    "no syncwarp before the release": race("tc.tma_load", "total += tile"),
+    "next slot released": error("where.arrive"),
+    "read again after the release": race("tc.tma_load", "total += 0"),
+    "only lane 0 waits": error("total += tile"),
+    "consumer waits for no phase": error("total += tile"),
+    "loads not fenced before the release": error("tc.tma_load"),
+    "lane 0 fences before the lanes meet": error("tc.tma_load"),
+}
 
 
 @tc.kernel
@@ -123,7 +119,7 @@ def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t, t64 = tc.threadIdx.x, tc.threadIdx.x % 64
     if t == 0:
         for slot in tc.static_range(stages):
-            full[slot].init(32 if mistake == "full counts 32" else 64)  # error 1
+            full[slot].init(32 if mistake == "full counts 32" else 64)
             empty[slot].init(64)
     tc.barrier()
     if t < 64:
@@ -132,12 +128,12 @@ def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             empty[slot].wait(phase ^ 1)
             if mistake == "arrive before the stores":
                 full[slot].arrive()
-            tile[slot, 0, t64] = a[k, t64]  # race: first
-            tile[slot, 1, t64] = -a[k, t64]  # race: first
+            tile[slot, 0, t64] = a[k, t64]
+            tile[slot, 1, t64] = -a[k, t64]
             if mistake == "even lanes arrive for all":
                 full[slot].arrive(2, pred=t % 2 == 0)
             elif mistake != "arrive before the stores":
-                full[slot].arrive()  # error 1
+                full[slot].arrive()
     else:
         total, other = tc.s32(0), tc.s32(0)
         for k in range(a.shape[0]):
@@ -148,22 +144,20 @@ def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 full[slot].wait(phase)
             if mistake == "release before the loads":
                 empty[slot].arrive()
-            total += tile[  # race: second; error 1,2,4
-                slot, 0, 63 - t64
-            ]
-            other += tile[slot, 1, 63 - t64]  # race: second; error 1,2,4
+            total += tile[slot, 0, 63 - t64]
+            other += tile[slot, 1, 63 - t64]
             if mistake != "release before the loads":
-                empty[slot].arrive()  # error 4
+                empty[slot].arrive()
         out[0, t64], out[1, t64] = total, other
 
 
-RING_OF_THREADS = (
-    "full counts 32",  # 1
-    "arrive before the stores",  # 2
-    "release before the loads",  # 3
-    "consumers test once",  # 4
-    "even lanes arrive for all",  # 5
-)
+RING_OF_THREADS = {
+    "full counts 32": error("full[slot].arrive()", "total +="),
+    "arrive before the stores": race("tile[slot, 0, t64]", "total +="),
+    "release before the loads": race("tile[slot, 0, t64]", "total +="),
+    "consumers test once": error("total +=", "empty[slot].arrive"),
+    "even lanes arrive for all": race("tile[slot, 0, t64]", "total +="),
+}
 
 
 @tc.kernel
@@ -186,9 +180,7 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 slot, phase = k % stages, k // stages & 1
                 empty[slot].wait(phase ^ 1)
                 full[slot].arrive_expect_tx(2048)
-                tc.emit(  # race 1,2,3: first; error 4
-                    BULK_LOAD, tile.at(slot, 0).address, a.at(k, 0).address, 2048, full[slot].address
-                )
+                tc.emit(BULK_LOAD, tile.at(slot, 0).address, a.at(k, 0).address, 2048, full[slot].address)
     else:
         totals = [tc.s32(0)] * 4
         me = t - 32
@@ -200,16 +192,9 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 tc.fence_proxy_async()
                 tc.barrier(1, 128)
                 empty[slot].arrive(pred=me == 0)
-                totals = (
-                    totals[:2]
-                    + [  # race 3: second
-                        x + y for x, y in zip(totals[2:], tile.at(slot, 4 * me + 2).load(2))
-                    ]
-                )
+                totals = totals[:2] + [x + y for x, y in zip(totals[2:], tile.at(slot, 4 * me + 2).load(2))]
             else:
-                totals = [  # race 1,2: second
-                    x + y for x, y in zip(totals, tile.at(slot, 4 * me).load(4))
-                ]
+                totals = [x + y for x, y in zip(totals, tile.at(slot, 4 * me).load(4))]
             if mistake != "loads not fenced before the release":
                 tc.fence_proxy_async()
             if mistake == "syncwarp for a barrier":
@@ -222,12 +207,12 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[4 * me + i] = totals[i]
 
 
-RING_OF_A_GROUP = (
-    "no barrier before the release",  # 1
-    "syncwarp for a barrier",  # 2
-    "vectors read after the release",  # 3
-    "loads not fenced before the release",  # 4
-)
+RING_OF_A_GROUP = {
+    "no barrier before the release": race("tc.emit", "tile.at(slot, 4 * me).load(4)"),
+    "syncwarp for a barrier": race("tc.emit", "tile.at(slot, 4 * me).load(4)"),
+    "vectors read after the release": race("tc.emit", "tile.at(slot, 4 * me + 2)"),
+    "loads not fenced before the release": error("tc.emit"),
+}
 
 
 @tc.kernel
@@ -246,7 +231,7 @@ def bulk_stores(d: tc.Array, mistake: tc.Const = ""):
             if t == 0:
                 tc.tma_store_wait(2 if mistake == "wait for one less" else 1, read=True)
         tc.barrier()
-        buffer[0, 63 - t] = 100 * i - t  # race 1,2,3,4,5,6,7,8: first; race 9: second; error 8,9
+        buffer[0, 63 - t] = 100 * i - t
         if mistake not in ("no fence", "fence behind the barrier", "fence by one thread"):
             tc.fence_proxy_async()
         if mistake == "fence by one thread":
@@ -258,39 +243,37 @@ def bulk_stores(d: tc.Array, mistake: tc.Const = ""):
             if t == 32:
                 tc.fence_proxy_async()
         if mistake == "a store behind the barrier":
-            buffer[0, 63 - t] = 100 * i - t  # race 10: first
+            buffer[0, 63 - t] = 100 * i - t
         if mistake == "every lane stores":
             if t < 32:
-                tc.tma_store(map, (i, 0), buffer)  # race 9: both; error 9
+                tc.tma_store(map, (i, 0), buffer)
                 tc.tma_store_commit()
         else:
             if t == 0:
-                tc.tma_store(  # race 1,2,3,4,5,6,7,8,10,11: second; error 8,12
-                    map, (i, 0), buffer
-                )
+                tc.tma_store(map, (i, 0), buffer)
                 if mistake != "no commit":
                     tc.tma_store_commit()
         if mistake == "overwritten behind the copy":
-            buffer[0, 63 - t] = 0  # race 11: first
+            buffer[0, 63 - t] = 0
     if mistake != "no last wait":
         if t == 0:
             tc.tma_store_wait(0)
 
 
-BULK_STORES = (
-    "no fence",  # 1
-    "fence behind the barrier",  # 2
-    "fence by one thread",  # 3
-    "no barrier before the copy",  # 4
-    "no wait for the buffer",  # 5
-    "wait for one less",  # 6
-    "wait by another thread",  # 7
-    "no commit",  # 8
-    "every lane stores",  # 9
-    "a store behind the barrier",  # 10
-    "overwritten behind the copy",  # 11
-    "no last wait",  # 12
-)
+BULK_STORES = {
+    "no fence": error("tc.tma_store(map, (i, 0)"),
+    "fence behind the barrier": error("tc.tma_store(map, (i, 0)"),
+    "fence by one thread": error("tc.tma_store(map, (i, 0)"),
+    "no barrier before the copy": race("buffer[0, 63 - t] = 100", "tc.tma_store(map, (i, 0)"),
+    "no wait for the buffer": error("buffer[0, 63 - t] = 100"),
+    "wait for one less": error("buffer[0, 63 - t] = 100"),
+    "wait by another thread": error("buffer[0, 63 - t] = 100"),
+    "no commit": error("buffer[0, 63 - t] = 100"),
+    "every lane stores": race("tc.tma_store(map, (i, 0)"),
+    "a store behind the barrier": race("buffer[0, 63 - t] = 100", "tc.tma_store(map, (i, 0)"),
+    "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0)"),
+    "no last wait": error("tc.tma_store(map, (i, 0)"),
+}
 
 
 @tc.kernel
@@ -305,7 +288,7 @@ def read_back(d: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         bar.init(1)
         tc.fence_mbarrier_init()
     if mistake == "an older store without a proxy fence":
-        d[0, 63 - t] = 7  # race 1: first
+        d[0, 63 - t] = 7
     else:
         d[0, t] = 7
         tc.emit("fence.proxy.async")
@@ -313,7 +296,7 @@ def read_back(d: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tc.fence_proxy_async()
     tc.barrier()
     if t == 0:
-        tc.tma_store(map, (0, 0), tile)  # race 1: second; race 2,3,4,5,6: first; error 3
+        tc.tma_store(map, (0, 0), tile)
         tc.tma_store_commit()
         if mistake in (
             "waited for the reads alone",
@@ -324,35 +307,35 @@ def read_back(d: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         elif mistake != "no wait":
             tc.tma_store_wait(0)
     if mistake == "read ahead of the barrier behind the wait":
-        out[1, t] = d[0, t]  # race 4: second
+        out[1, t] = d[0, t]
     tc.barrier()
     if mistake == "added atomically":
-        tc.reduce("add", d.at(0, t), 0)  # race 6: second
+        tc.reduce("add", d.at(0, t), 0)
     if mistake == "added atomically":
         tc.emit("fence.proxy.async")
         tc.barrier()
     if t == 0:
         bar.arrive_expect_tx(256)
         tc.emit("fence.proxy.async")
-        tc.tma_load(copied, map, (0, 0), bar)  # race 2,3,5: second
+        tc.tma_load(copied, map, (0, 0), bar)
     bar.wait(0)
     out[0, t] = copied[0, t]
     if mistake != "loaded by TMA behind wait_group.read":
-        out[1, t] = d[0, t]  # race 2,3: second
+        out[1, t] = d[0, t]
     else:
         out[1, t] = 3 * t
     if t == 0:
         tc.tma_store_wait(0)
 
 
-READ_BACK = (
-    "an older store without a proxy fence",  # 1
-    "waited for the reads alone",  # 2
-    "no wait",  # 3
-    "read ahead of the barrier behind the wait",  # 4
-    "loaded by TMA behind wait_group.read",  # 5
-    "added atomically",  # 6
-)
+READ_BACK = {
+    "an older store without a proxy fence": error("tc.tma_store(map"),
+    "waited for the reads alone": race("tc.tma_store(map", "tc.tma_load"),
+    "no wait": race("tc.tma_store(map", "tc.tma_load"),
+    "read ahead of the barrier behind the wait": race("tc.tma_store(map", "out[1, t] = d"),
+    "loaded by TMA behind wait_group.read": race("tc.tma_store(map", "tc.tma_load"),
+    "added atomically": race("tc.tma_store(map", "tc.reduce"),
+}
 
 
 @tc.kernel
@@ -366,7 +349,7 @@ def written_then_loaded(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if t == 0:
         bar.init(1)
         tc.fence_mbarrier_init()
-    a[0, 63 - t] = 5 * t  # race 1,2,3,4,5,6: first
+    a[0, 63 - t] = 5 * t
     if mistake == "an ordinary fence alone":
         tc.emit("fence.acq_rel.gpu")
     elif mistake == "a fence for shared memory alone":
@@ -381,26 +364,26 @@ def written_then_loaded(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if t == 0:
         bar.arrive_expect_tx(256)
         if mistake == "no proxy fence for a bulk copy":
-            tc.emit(BULK_LOAD, tile.address, a.at(0, 0).address, 256, bar.address)  # race 6: second
+            tc.emit(BULK_LOAD, tile.address, a.at(0, 0).address, 256, bar.address)
         else:
-            tc.tma_load(tile, map, (0, 0), bar)  # race 1,2,3,4,5,7: second
+            tc.tma_load(tile, map, (0, 0), bar)
     if mistake == "no barrier":
         tc.barrier()
     if mistake == "overwritten in flight":
-        a[0, 63 - t] = 5 * t  # race 7: first
+        a[0, 63 - t] = 5 * t
     bar.wait(0)
     out[t] = tile[0, t]
 
 
-WRITTEN_THEN_LOADED = (
-    "no proxy fence",  # 1
-    "an ordinary fence alone",  # 2
-    "a fence for shared memory alone",  # 3
-    "fence by one thread",  # 4
-    "no barrier",  # 5
-    "no proxy fence for a bulk copy",  # 6
-    "overwritten in flight",  # 7
-)
+WRITTEN_THEN_LOADED = {
+    "no proxy fence": error("tc.tma_load"),
+    "an ordinary fence alone": error("tc.tma_load"),
+    "a fence for shared memory alone": error("tc.tma_load"),
+    "fence by one thread": error("tc.tma_load"),
+    "no barrier": race("a[0, 63 - t]", "tc.tma_load"),
+    "no proxy fence for a bulk copy": error("tc.emit(BULK_LOAD"),
+    "overwritten in flight": race("a[0, 63 - t]", "tc.tma_load"),
+}
 
 
 @tc.kernel
@@ -414,31 +397,29 @@ def sums_in_bulk(d: tc.Array, mistake: tc.Const = ""):
     tc.syncwarp()
     if mistake == "read before the others have added":
         if tc.blockIdx.x == 0:
-            d[1 + warp, lane] = 0 * d[0, lane]  # race 1: second
+            d[1 + warp, lane] = 0 * d[0, lane]
     if mistake == "plain addition beside it":
         if (warp == 1) & (tc.blockIdx.x == 0):
-            d[0, lane] = d[0, lane] + lane + 1  # race 2: second
+            d[0, lane] = d[0, lane] + lane + 1
     if (lane == 0) & ((warp == 0) | (mistake != "plain addition beside it")):
         if mistake == "a copy instead of a sum":
             if warp == 0:
-                tc.emit(BULK_STORE, d.at(0, 0).address, tile.at(0, 0).address, 128)  # race 3: both
+                tc.emit(BULK_STORE, d.at(0, 0).address, tile.at(0, 0).address, 128)
             else:
-                tc.emit(BULK_ADD, d.at(0, 0).address, tile.at(1, 0).address, 128)  # race 3: second
+                tc.emit(BULK_ADD, d.at(0, 0).address, tile.at(1, 0).address, 128)
         else:
-            tc.emit(  # race 1,2: first; error 4
-                BULK_ADD, d.at(0, 0).address, tile.at(warp, 0).address, 128
-            )
+            tc.emit(BULK_ADD, d.at(0, 0).address, tile.at(warp, 0).address, 128)
         tc.tma_store_commit()
         if mistake != "exit in flight":
             tc.tma_store_wait(0)
 
 
-SUMS_IN_BULK = (
-    "read before the others have added",  # 1
-    "plain addition beside it",  # 2
-    "a copy instead of a sum",  # 3
-    "exit in flight",  # 4
-)
+SUMS_IN_BULK = {
+    "read before the others have added": race("tile.at(warp, 0)", "d[1 + warp, lane]"),
+    "plain addition beside it": race("tile.at(warp, 0)", "d[0, lane] ="),
+    "a copy instead of a sum": race("tc.emit(BULK_STORE", ("tc.emit(BULK_STORE", "tile.at(1, 0)")),
+    "exit in flight": error("tile.at(warp, 0)"),
+}
 
 
 @tc.kernel
@@ -457,64 +438,62 @@ def initialised(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         first = t >= 0
     if mistake != "never":
         if first:
-            bar.init(
-                t if mistake == "with no arrivals" else 1
-            )  # race 1: both; race 2,3,4,5,6: first; error 1,3,6,7,8
+            bar.init(t if mistake == "with no arrivals" else 1)
             if mistake == "twice":
-                bar.init(1)  # error 9
+                bar.init(1)
             if mistake not in ("fence missing", "fence by another thread"):
                 tc.fence_mbarrier_init()
     if mistake == "fence by another thread":
         if t == 32:
             tc.fence_mbarrier_init()
     if (mistake == "data stored over it") & (t == 32):
-        words[2] = tc.u64(7)  # error 4; race 4: second
+        words[2] = tc.u64(7)
     if mistake != "no barrier behind it":
         tc.barrier()
     if mistake == "invalidated before its use":
         if t == 0:
-            tc.emit(INVALIDATE, bar.address)  # error 10; race 10: first
+            tc.emit(INVALIDATE, bar.address)
     if t == 0:
-        bar.arrive_expect_tx(256)  # error 3,4,5,6,10,11; race 3,4,5,6,10: second
+        bar.arrive_expect_tx(256)
         if mistake == "bulk copy over it":
-            tc.emit(BULK_LOAD, words.address, a.at(0, 0).address, 32, bar.address)  # error 5; race 5: second
-        tc.tma_load(tile, map, (0, 0), bar)  # race 3,6: second; error 3,6
+            tc.emit(BULK_LOAD, words.address, a.at(0, 0).address, 32, bar.address)
+        tc.tma_load(tile, map, (0, 0), bar)
         if mistake == "invalidated in flight":
-            tc.emit(INVALIDATE, bar.address)  # error 12; race 12: first
+            tc.emit(INVALIDATE, bar.address)
     if mistake == "initialised again in flight":
         if t == 32:
-            bar.init(1)  # error 13; race 13: first
+            bar.init(1)
     parity = t // 64 + 2 if mistake == "waits for parity 2" else t // 64
-    bar.wait(parity)  # race 2,12,13,15: second; error 2,11,12,14
+    bar.wait(parity)
     out[t] = tile[0, t]
     if mistake == "invalidated while others wait":
         if t == 0:
-            tc.emit(INVALIDATE, bar.address)  # error 15; race 15: first
-        bar.test(0)  # error 15; race 15: second
+            tc.emit(INVALIDATE, bar.address)
+        bar.test(0)
     if mistake == "its memory used as data":
         tc.barrier()
         if t == 0:
-            tc.emit("st.shared.b64", bar.address, tc.u64(1))  # error 16
+            tc.emit("st.shared.b64", bar.address, tc.u64(1))
 
 
-INITIALISED = (
-    "by every thread",  # 1
-    "no barrier behind it",  # 2
-    "fence missing",  # 3
-    "data stored over it",  # 4
-    "bulk copy over it",  # 5
-    "fence by another thread",  # 6
-    "with no arrivals",  # 7
-    "at half a word",  # 8
-    "twice",  # 9
-    "invalidated before its use",  # 10
-    "never",  # 11
-    "invalidated in flight",  # 12
-    "initialised again in flight",  # 13
-    "waits for parity 2",  # 14
-    "invalidated while others wait",  # 15
-    "its memory used as data",  # 16
-)
+INITIALISED = {
+    "by every thread": error("bar.init(t"),
+    "no barrier behind it": race("bar.init(t", "bar.wait"),
+    "fence missing": error("tc.tma_load"),
+    "data stored over it": error("words[2]"),
+    "bulk copy over it": error("tc.emit(BULK_LOAD"),
+    "fence by another thread": error("tc.tma_load"),
+    "with no arrivals": error("bar.init(t"),
+    "at half a word": error("bar.init(t"),
+    "twice": error("bar.init(1)"),
+    "invalidated before its use": error("bar.arrive_expect_tx"),
+    "never": error("bar.arrive_expect_tx"),
+    "invalidated in flight": error("bar.wait"),
+    "initialised again in flight": error("bar.init(1)"),
+    "waits for parity 2": error("bar.wait"),
+    "invalidated while others wait": race("tc.emit(INVALIDATE", "bar.wait"),
+    "its memory used as data": error('tc.emit("st.shared.b64"'),
+}
 
 
 @tc.kernel
@@ -534,7 +513,7 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     tc.fence_proxy_async()
     tc.barrier()
     if t == 0:
-        bar.arrive_expect_tx(1024 if mistake == "box over the next slot" else 512)  # error 1
+        bar.arrive_expect_tx(1024 if mistake == "box over the next slot" else 512)
         where = map.coordinates((4, 64))
         if mistake == "swapped coordinates":
             where = map.coordinates((64, 4))
@@ -547,21 +526,21 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const = ""):
             to = to + 3 * 512 - 128 + 256 * 1024
         source = a.at(4, 64).address
         if mistake == "box over the next slot":
-            tc.emit(TENSOR_LOAD, to, big.address, *where, bar.address)  # error 2; race 2: first
+            tc.emit(TENSOR_LOAD, to, big.address, *where, bar.address)
         elif mistake == "bulk copy of 24 bytes":
-            tc.emit(BULK_LOAD, to, source, 24, bar.address)  # error 3
+            tc.emit(BULK_LOAD, to, source, 24, bar.address)
         elif mistake == "bulk copy from 4 bytes on":
-            tc.emit(BULK_LOAD, to, source + 4, 512, bar.address)  # error 4
+            tc.emit(BULK_LOAD, to, source + 4, 512, bar.address)
         elif mistake == "bulk copy to 8 bytes on":
-            tc.emit(BULK_LOAD, to + 8, source, 512, bar.address)  # error 5
+            tc.emit(BULK_LOAD, to + 8, source, 512, bar.address)
         elif mistake == "bulk copy past the array":
-            tc.emit(BULK_LOAD, to, a.at(11, 64).address, 512, bar.address)  # error 6
+            tc.emit(BULK_LOAD, to, a.at(11, 64).address, 512, bar.address)
         elif mistake == "bulk copy past the slot":
-            bar.arrive_expect_tx(512)  # error 7
-            tc.emit(BULK_LOAD, to, a.at(0, 0).address, 1024, bar.address)  # error 7
+            bar.arrive_expect_tx(512)
+            tc.emit(BULK_LOAD, to, a.at(0, 0).address, 1024, bar.address)
         else:
-            tc.emit(TENSOR_LOAD, to, map.address, *where, bar.address)  # error 1,8,9,10
-    mine = tile[1, t // 32, t % 32]  # race 2: second; error 2
+            tc.emit(TENSOR_LOAD, to, map.address, *where, bar.address)
+    mine = tile[1, t // 32, t % 32]
     bar.wait(0)
     out[t] = tile[0, t // 32, t % 32] + mine
     if t == 0:
@@ -570,11 +549,11 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         if mistake == "store from 16 bytes on":
             source = source + 16
         if mistake == "bulk store past the array":
-            tc.emit(BULK_STORE, d.at(3, 0).address, source, 512)  # error 11
+            tc.emit(BULK_STORE, d.at(3, 0).address, source, 512)
         elif mistake == "store of an unwritten slot":
-            tc.tma_store(map_d, (0, 0), tile[2])  # error 12
+            tc.tma_store(map_d, (0, 0), tile[2])
         else:
-            tc.emit(  # error 13,14
+            tc.emit(
                 "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group",
                 map_d.address,
                 *map_d.coordinates((row, 0)),
@@ -584,22 +563,22 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         tc.tma_store_wait(0)
 
 
-PLACES = (
-    "swapped coordinates",  # 1
-    "box over the next slot",  # 2
-    "bulk copy of 24 bytes",  # 3
-    "bulk copy from 4 bytes on",  # 4
-    "bulk copy to 8 bytes on",  # 5
-    "bulk copy past the array",  # 6
-    "bulk copy past the slot",  # 7
-    "column of 8 bytes",  # 8
-    "box at 16 bytes",  # 9
-    "box past the end of shared memory",  # 10
-    "bulk store past the array",  # 11
-    "store of an unwritten slot",  # 12
-    "store at a negative row",  # 13
-    "store from 16 bytes on",  # 14
-)
+PLACES = {
+    "swapped coordinates": error("tc.emit(TENSOR_LOAD, to, map"),
+    "box over the next slot": race("tc.emit(TENSOR_LOAD, to, big", "mine = tile", error="mine = tile"),
+    "bulk copy of 24 bytes": error("tc.emit(BULK_LOAD, to, source, 24"),
+    "bulk copy from 4 bytes on": error("tc.emit(BULK_LOAD, to, source + 4"),
+    "bulk copy to 8 bytes on": error("tc.emit(BULK_LOAD, to + 8"),
+    "bulk copy past the array": error("tc.emit(BULK_LOAD, to, a.at(11, 64)"),
+    "bulk copy past the slot": error("bar.arrive_expect_tx(512)"),
+    "column of 8 bytes": error("tc.emit(TENSOR_LOAD, to, map"),
+    "box at 16 bytes": error("tc.emit(TENSOR_LOAD, to, map"),
+    "box past the end of shared memory": error("tc.emit(TENSOR_LOAD, to, map"),
+    "bulk store past the array": error("tc.emit(BULK_STORE"),
+    "store of an unwritten slot": error("tc.tma_store(map_d, (0, 0), tile[2])"),
+    "store at a negative row": error('tc.emit("cp.async.bulk'),
+    "store from 16 bytes on": error('tc.emit("cp.async.bulk'),
+}
 
 
 @tc.kernel
@@ -616,27 +595,27 @@ def passed_by(out: tc.Array, mistake: tc.Const = ""):
     if t >= 32:
         for turn in tc.static_range(4):
             if (turn > 0) & (mistake != "data without an answer"):
-                back.wait(turn + 1 & 1)  # error 1
-            data[31 - lane] = turn + lane  # race: first
+                back.wait(turn + 1 & 1)
+            data[31 - lane] = turn + lane
             if mistake == "predicate leaves lanes out":
                 there.arrive(2, pred=lane < 16)
             else:
-                there.arrive()  # error 1,2
+                there.arrive()
     else:
         total = tc.s32(0)
         for turn in tc.static_range(4):
             if (mistake != "waits for every other phase") | (turn % 2 == 1):
-                there.wait(turn & 1)  # error 1
-            total += data[lane]  # race: second; error 1
-            back.arrive()  # error 2
+                there.wait(turn & 1)
+            total += data[lane]
+            back.arrive()
         out[lane] = total
 
 
-PASSED_BY = (
-    "waits for every other phase",  # 1
-    "data without an answer",  # 2
-    "predicate leaves lanes out",  # 3
-)
+PASSED_BY = {
+    "waits for every other phase": race("data[31 - lane]", "total +=", error="total +="),
+    "data without an answer": error("there.arrive()"),
+    "predicate leaves lanes out": race("data[31 - lane]", "total +="),
+}
 
 
 @tc.kernel
@@ -659,16 +638,16 @@ def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         if lane == 0:
             for k in range(a.shape[0]):
                 slot, phase = k % 2, k // 2 & 1
-                while not empty[slot].test(phase ^ 1):  # error 1
+                while not empty[slot].test(phase ^ 1):
                     tc.emit("nanosleep.u32", 20)
-                tc.tma_load(tile[slot, 0], map, (k, 0), full[slot])  # race 2: first; error 3
+                tc.tma_load(tile[slot, 0], map, (k, 0), full[slot])
                 if mistake == "arrives before the second expectation":
                     tc.emit(EXPECT, full[slot].address, 128)
-                    full[slot].arrive()  # error 3
-                    tc.emit(EXPECT, full[slot].address, 128)  # error 3
+                    full[slot].arrive()
+                    tc.emit(EXPECT, full[slot].address, 128)
                 else:
                     tc.emit(EXPECT, full[slot].address, 256)
-                tc.tma_load(tile[slot, 1], map, (k, 32), full[slot])  # race 2: first; error 3
+                tc.tma_load(tile[slot, 1], map, (k, 32), full[slot])
                 if mistake != "arrives before the second expectation":
                     full[slot].arrive()
     else:
@@ -678,11 +657,11 @@ def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 if mistake == "stage polled once":
                     full[slot].test(phase)
                 else:
-                    while not full[slot].test(phase):  # error 1,3,4
+                    while not full[slot].test(phase):
                         tc.emit("nanosleep.u32", 20)
             if mistake != "the lanes do not meet behind the wait":
                 tc.syncwarp()
-            total += tile[slot, 0, 0, lane] + tile[slot, 1, 0, 31 - lane]  # race 2: second; error 3,5,6
+            total += tile[slot, 0, 0, lane] + tile[slot, 1, 0, 31 - lane]
             tc.fence_proxy_async()
             if mistake == "released before its lanes meet":
                 empty[slot].arrive(2, pred=lane == 0)
@@ -690,42 +669,42 @@ def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             else:
                 tc.syncwarp()
                 if mistake == "one arrival for two":
-                    empty[slot].arrive(pred=lane == 0)  # error 1
+                    empty[slot].arrive(pred=lane == 0)
                 else:
-                    empty[slot].arrive(2, pred=lane == 0)  # error 5
+                    empty[slot].arrive(2, pred=lane == 0)
     if mistake == "ended while others wait":
         if t == 0:
-            tc.emit(INVALIDATE, full[0].address)  # error 4
+            tc.emit(INVALIDATE, full[0].address)
     tc.barrier()
     if mistake == "scratch over a barrier that lives":
         if t == 0:
-            tc.emit("st.shared.b64", full[0].address, tc.u64(1))  # error 7
+            tc.emit("st.shared.b64", full[0].address, tc.u64(1))
     if t == 0:
         for slot in tc.static_range(2):
             if (slot == 1) | (mistake != "ended while others wait"):
-                tc.emit(INVALIDATE, full[slot].address)  # error 7
+                tc.emit(INVALIDATE, full[slot].address)
             tc.emit(INVALIDATE, empty[slot].address)
         tc.emit("st.shared.b64", full[0].address, tc.u64(0))
     if warp > 0:
-        tile[0, warp - 1, 0, 31 - lane] = total  # race 8: first
+        tile[0, warp - 1, 0, 31 - lane] = total
     if mistake == "scratch read by its own warp alone":
         tc.syncwarp()
     else:
         tc.barrier()
     if t < 32:
-        out[lane] = tile[0, 0, 0, lane] + tile[0, 1, 0, lane]  # race 8: second
+        out[lane] = tile[0, 0, 0, lane] + tile[0, 1, 0, lane]
 
 
-UNUSUAL_RING = (
-    "one arrival for two",  # 1
-    "released before its lanes meet",  # 2
-    "arrives before the second expectation",  # 3
-    "ended while others wait",  # 4
-    "stage polled once",  # 5
-    "the lanes do not meet behind the wait",  # 6
-    "scratch over a barrier that lives",  # 7
-    "scratch read by its own warp alone",  # 8
-)
+UNUSUAL_RING = {
+    "one arrival for two": error("while not"),
+    "released before its lanes meet": race("map, (k, 0)", "total +="),
+    "arrives before the second expectation": error("total +="),
+    "ended while others wait": error("while not full", "tc.emit(INVALIDATE, full[0"),
+    "stage polled once": error("total +=", "empty[slot].arrive(2"),
+    "the lanes do not meet behind the wait": error("total +="),
+    "scratch over a barrier that lives": error('tc.emit("st.shared.b64", full[0].address, tc.u64(1))'),
+    "scratch read by its own warp alone": race("tile[0, warp - 1", "out[lane]"),
+}
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -798,15 +777,15 @@ def folded_sums(draw: np.random.Generator) -> Arguments:
 
 
 CASES = [
-    *variants(ring, 1, 96, sums, mistakes=RING),
-    *variants(ring_of_threads, 1, 128, two_sums, mistakes=RING_OF_THREADS),
-    *variants(ring_of_a_group, 1, 160, long_sums, mistakes=RING_OF_A_GROUP),
-    *variants(bulk_stores, 1, 64, five_lines, mistakes=BULK_STORES),
-    *variants(read_back, 1, 64, one_line, mistakes=READ_BACK),
-    *variants(written_then_loaded, 1, 64, falling_line, mistakes=WRITTEN_THEN_LOADED),
-    *variants(sums_in_bulk, 2, 64, sum_of_lines, mistakes=SUMS_IN_BULK),
-    *variants(initialised, 1, 64, a_line, mistakes=INITIALISED),
-    *variants(places, 1, 128, a_box, mistakes=PLACES),
-    *variants(passed_by, 1, 64, four_turns, mistakes=PASSED_BY),
-    *variants(unusual_ring, 1, 96, folded_sums, mistakes=UNUSUAL_RING),
+    *variants(ring, 1, 96, sums, reports=RING),
+    *variants(ring_of_threads, 1, 128, two_sums, reports=RING_OF_THREADS),
+    *variants(ring_of_a_group, 1, 160, long_sums, reports=RING_OF_A_GROUP),
+    *variants(bulk_stores, 1, 64, five_lines, reports=BULK_STORES),
+    *variants(read_back, 1, 64, one_line, reports=READ_BACK),
+    *variants(written_then_loaded, 1, 64, falling_line, reports=WRITTEN_THEN_LOADED),
+    *variants(sums_in_bulk, 2, 64, sum_of_lines, reports=SUMS_IN_BULK),
+    *variants(initialised, 1, 64, a_line, reports=INITIALISED),
+    *variants(places, 1, 128, a_box, reports=PLACES),
+    *variants(passed_by, 1, 64, four_turns, reports=PASSED_BY),
+    *variants(unusual_ring, 1, 96, folded_sums, reports=UNUSUAL_RING),
 ]

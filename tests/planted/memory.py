@@ -6,7 +6,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import error, mapped, variants
 
 OUTSIDE = (OutOfBounds, EmulationError)
 
@@ -17,9 +17,9 @@ OUTSIDE = (OutOfBounds, EmulationError)
 def off_by_one(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     if mistake == "behind the end":
-        value = x[t + 1]  # error
+        value = x[t + 1]
     elif mistake == "before the start":
-        value = x[t - 1]  # error
+        value = x[t - 1]
     else:
         value = x[(t + 1) % x.shape[0]]
     out[t] = value
@@ -53,14 +53,14 @@ def matrix_beyond_the_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         behind[lane, col] = 0
     tc.syncwarp()
     if mistake == "address":
-        word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(n - 4 + lane % 8, 0))  # error
+        word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(n - 4 + lane % 8, 0))
         out[lane // 4, lane % 4] = word.bits(tc.s32).to(tc.f32)
     elif mistake == "alignment":
-        word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, n // 8))  # error
+        word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, n // 8))
         out[lane // 4, lane % 4] = word.bits(tc.s32).to(tc.f32)
     else:
         start = n - 8 if mistake == "view" else n - 16
-        fragment = tc.ldmatrix(tile[start : start + 16], mma.a)  # error
+        fragment = tc.ldmatrix(tile[start : start + 16], mma.a)
         one = tc.fragment(mma.b, lambda row, col: tc.select(row == col, tc.f16(1), tc.f16(0)))
         tc.store_elements(out, mma(fragment, one, mma.d.zeros()))
 
@@ -79,14 +79,14 @@ def square(draw):
 @tc.kernel
 def dynamic_tiles_overlap(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Offsets are in bytes; the mistake counts elements, so that the second tile begins in the first."""
-    first = tc.dynamic_shared(64, tc.s32)  # error
-    second = tc.dynamic_shared(64, tc.s32, offset=64 if mistake else 256)  # error
+    first = tc.dynamic_shared(64, tc.s32)
+    second = tc.dynamic_shared(64, tc.s32, offset=64 if mistake else 256)
     t = tc.threadIdx.x
     first[t] = x[t]
     tc.barrier()
-    second[t] = 1  # error
+    second[t] = 1
     tc.barrier()
-    out[t] = first[63 - t] * second[t]  # error
+    out[t] = first[63 - t] * second[t]
 
 
 @tc.kernel
@@ -107,9 +107,9 @@ def never_written(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             tile[65] = 0
     tc.barrier()
     if mistake == "sum":
-        tc.reduce("add", tile.at(65), x[t])  # error
+        tc.reduce("add", tile.at(65), x[t])
         tc.barrier()
-    out[t] = tile[t] + tile[t + 1] + tile[t + 2]  # error
+    out[t] = tile[t] + tile[t + 1] + tile[t + 2]
 
 
 # -- alignment ----------------------------------------------------------------------------------
@@ -124,15 +124,15 @@ def misaligned(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tc.syncwarp()
     value = x[t]
     if mistake == "global vector":
-        value = x.at(t).load(4)[0]  # error
+        value = x.at(t).load(4)[0]
     elif mistake == "shared vector":
-        tile.at(t).store([value, value])  # error
+        tile.at(t).store([value, value])
     elif mistake == "odd half":
-        value = (x.at(0).as_type(tc.u16) + t).as_type(tc.s32).load()  # error
+        value = (x.at(0).as_type(tc.u16) + t).as_type(tc.s32).load()
     elif mistake == "atomic":
-        tc.reduce("add", tile.at(t).as_type(tc.u64), 1)  # error
+        tc.reduce("add", tile.at(t).as_type(tc.u64), 1)
     elif mistake == "copy":
-        tc.cp_async(tile.at(32 + t), x.at(t), 16)  # error
+        tc.cp_async(tile.at(32 + t), x.at(t), 16)
     out[t] = value
 
 
@@ -148,7 +148,7 @@ CASES = [
         32,
         mapped(32, lambda x: np.roll(x, -1)),
         OutOfBounds,
-        mistakes=("behind the end", "before the start"),
+        reports={"behind the end": error("value = x[t + 1]"), "before the start": error("value = x[t - 1]")},
     ),
     *variants(
         matrix_beyond_the_tile,
@@ -156,16 +156,34 @@ CASES = [
         32,
         last_rows,
         *OUTSIDE,
-        mistakes=("view", "address", "alignment", "uninitialised"),
+        reports={
+            "view": error("fragment ="),
+            "address": error("tile.at(n - 4 + lane % 8, 0)"),
+            "alignment": error("tile.at(lane % 8, n // 8)"),
+            "uninitialised": error("fragment ="),
+        },
     ),
-    *variants(dynamic_tiles_overlap, 1, 64, mapped(64, lambda x: x[::-1]), EmulationError, shared_bytes=512),
+    *variants(
+        dynamic_tiles_overlap,
+        1,
+        64,
+        mapped(64, lambda x: x[::-1]),
+        EmulationError,
+        reports=error("second ="),
+        shared_bytes=512,
+    ),
     *variants(
         never_written,
         1,
         64,
         mapped(64, _halo),
         Uninitialised,
-        mistakes=("nothing", "one warp", "half of each word", "sum"),
+        reports={
+            "nothing": error("out[t] ="),
+            "one warp": error("out[t] ="),
+            "half of each word": error("out[t] ="),
+            "sum": error("tc.reduce"),
+        },
     ),
     *variants(
         misaligned,
@@ -173,6 +191,12 @@ CASES = [
         32,
         mapped(64, lambda x: x[:32]),
         Misaligned,
-        mistakes=("global vector", "shared vector", "odd half", "atomic", "copy"),
+        reports={
+            "global vector": error("value = x.at"),
+            "shared vector": error("tile.at(t).store"),
+            "odd half": error("value = (x.at"),
+            "atomic": error("tc.reduce"),
+            "copy": error("tc.cp_async"),
+        },
     ),
 ]

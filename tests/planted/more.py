@@ -7,7 +7,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tests.planted import library
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import error, mapped, race, variants
 
 MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
 
@@ -21,13 +21,13 @@ def sums_by_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     if mistake == "a warp stays away":
         if t < 32:
-            total = library.block_sum(tile, x[0, t], 64)  # error 2; race 2: both
+            total = library.block_sum(tile, x[0, t], 64)
             out[0, t] = total
     else:
-        out[0, t] = library.block_sum(tile, x[0, t], 64)  # race 1: first; error 3
+        out[0, t] = library.block_sum(tile, x[0, t], 64)
     if mistake != "no barrier between":
         tc.barrier()
-    out[1, t] = library.block_sum(tile, x[1, t], 64)  # race 1,2: second; error 2
+    out[1, t] = library.block_sum(tile, x[1, t], 64)
 
 
 @tc.kernel
@@ -37,10 +37,10 @@ def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
 
     def put(place, value):
-        tile[place] = value  # race 1: first; error 2
+        tile[place] = value
 
     def mirrored(place):
-        return tile[63 - place]  # race 1: second
+        return tile[63 - place]
 
     put(t + 1 if mistake == "index" else t, x[t])
     if mistake != "no barrier":
@@ -52,13 +52,11 @@ def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
     """Blocks add to one place under a lock."""
     if tc.threadIdx.x == 0:
-        if mistake != "not taken":
-            library.lock(flags.at(0))  # error 3
-        elif tc.blockIdx.x > 0:
+        if mistake != "not taken" or tc.blockIdx.x > 0:
             library.lock(flags.at(0))
         if mistake == "given back early":
             library.unlock(flags.at(0))
-        out[0] = out[0] + x[tc.blockIdx.x]  # race 1,2: both
+        out[0] = out[0] + x[tc.blockIdx.x]
         if mistake in ("", "not taken"):
             library.unlock(flags.at(0))
 
@@ -78,10 +76,10 @@ def square_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Blocks of 16 x 16 transpose a tile."""
     tile = tc.shared((16, 16), tc.s32)
     col, row = tc.threadIdx.x, tc.threadIdx.y
-    tile[row, row if mistake == "y for x" else col] = x[row, col]  # race 1: first; race 2: both
+    tile[row, row if mistake == "y for x" else col] = x[row, col]
     if mistake != "no barrier":
         tc.barrier()
-    out[row, col] = tile[col, row]  # race 1: second; error 2
+    out[row, col] = tile[col, row]
 
 
 @tc.kernel
@@ -90,15 +88,15 @@ def odd_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(96, tc.s32)
     t = tc.threadIdx.x
     for i in tc.range(t, 96, 64 if mistake == "stride" else 48):
-        tile[i] = x[i]  # race 3: first
+        tile[i] = x[i]
     if mistake == "count":
-        tc.barrier(1, 96)  # error 1
+        tc.barrier(1, 96)
     elif mistake != "no barrier":
         tc.barrier(1, 64)
-    value = tile[t] + tile[95 - t]  # race 3: second; error 4
+    value = tile[t] + tile[95 - t]
     if mistake == "lane that does not exist":
         if t >= 32:
-            value += 0 * tc.shfl(value, 31)  # error 2
+            value += 0 * tc.shfl(value, 31)
     out[t] = value
 
 
@@ -108,10 +106,10 @@ def turns_known_at_compile_time(x: tc.Array, out: tc.Array, mistake: tc.Const = 
     tile = tc.shared((2, 64), tc.s32)
     t, total = tc.threadIdx.x, 0
     for i in tc.static_range(4):
-        tile[i % 2, t] = x[i, t]  # race: first
+        tile[i % 2, t] = x[i, t]
         if mistake != "barrier in even turns" or i % 2 == 0:
             tc.barrier()
-        total += tile[i % 2, 63 - t]  # race: second
+        total += tile[i % 2, 63 - t]
     out[t] = total
 
 
@@ -123,15 +121,15 @@ def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Each thread has a byte of its own, which is no race."""
     tile = tc.shared(68, tc.s8, align=16)
     t = tc.threadIdx.x
-    tile[t // 2 if mistake == "byte of two threads" else t] = x[t]  # race 2: both; race 1: first
+    tile[t // 2 if mistake == "byte of two threads" else t] = x[t]
     if mistake == "words over bytes":
         if t % 4 == 1:
-            tile.at(t - 1).as_type(tc.s32).store(tc.s32(0))  # race 1: second
+            tile.at(t - 1).as_type(tc.s32).store(tc.s32(0))
     tc.barrier()
     if mistake == "alignment":
-        out[t] = tile.at(63 - t).as_type(tc.s32).load().to(tc.s8)  # error 3
+        out[t] = tile.at(63 - t).as_type(tc.s32).load().to(tc.s8)
     else:
-        out[t] = tile[63 - t]  # error 2
+        out[t] = tile[63 - t]
 
 
 def some_bytes(draw):
@@ -150,8 +148,8 @@ def views_of_views(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     part = half[:, 8:24]
     target = out[3 * b if mistake == "overlap" else 4 * b :, :]
     row, col = t // 8, t % 8
-    value = part[row + 1 if mistake == "row" else row, col + 9 if mistake == "column" else col]  # error 1,2
-    target[row, col] = value  # race 3: both
+    value = part[row + 1 if mistake == "row" else row, col + 9 if mistake == "column" else col]
+    target[row, col] = value
 
 
 @tc.kernel
@@ -159,9 +157,9 @@ def reversed_and_transposed(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """x is a transposed, reversed view of the caller's."""
     row, col = tc.threadIdx.x // 8, tc.threadIdx.x % 8
     if mistake == "transposed":
-        out[row, col] = x[col + 4, row]  # error 1
+        out[row, col] = x[col + 4, row]
     else:
-        out[row, col] = x[row - 1 if mistake == "before the first" else row, col]  # error 2
+        out[row, col] = x[row - 1 if mistake == "before the first" else row, col]
 
 
 def turned(draw):
@@ -176,7 +174,7 @@ def the_same_memory_twice(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     another block writes."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if mistake:
-        out[32 * b + t] = x[32 * b + t]  # race: both
+        out[32 * b + t] = x[32 * b + t]
     else:
         if b == 0:
             out[t] = x[t]
@@ -197,13 +195,11 @@ def swizzled_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     row, col = t // 2, t % 2 * 32
     for i in tc.static_range(4):
-        tile.at(row + 1 if mistake == "row" else row, col + 8 * i).store(  # race 1: first; error 2
-            x.at(row, col + 8 * i).load(8)
-        )
+        tile.at(row + 1 if mistake == "row" else row, col + 8 * i).store(x.at(row, col + 8 * i).load(8))
     if mistake != "no barrier":
         tc.barrier()
     for i in tc.static_range(4):
-        out.at(row, col + 8 * i).store(tile.at(63 - row, col + 8 * i).load(8))  # race 1: second
+        out.at(row, col + 8 * i).store(tile.at(63 - row, col + 8 * i).load(8))
 
 
 def halves(draw):
@@ -223,10 +219,10 @@ def dynamic_tiles(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     first[t] = x[t]
     second[t] = -x[t]
     tc.barrier()
-    value = first[63 - t] + second[t + 1 if mistake == "end" else t]  # race 1: first; error 2
+    value = first[63 - t] + second[t + 1 if mistake == "end" else t]
     if mistake != "no barrier":
         tc.barrier()
-    third[t // 8, t % 8] = value  # race 1: second
+    third[t // 8, t % 8] = value
     tc.barrier()
     out[t] = third[t % 8, t // 8]
 
@@ -248,14 +244,14 @@ def copied_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         if t < 32:
             tc.copy_tile(tile, x, (0, 0), threads=64, thread=t)
     else:
-        tc.copy_tile(tile, x, (1 if mistake == "box" else 0, 0))  # race 1: first; error 1,2
+        tc.copy_tile(tile, x, (1 if mistake == "box" else 0, 0))
     tc.cp_async_commit()
     tc.cp_async_wait(0)
     if mistake != "no barrier":
         tc.barrier()
     for i in tc.static_range(4):
         place = 64 * i + t
-        out[place // 16, place % 16] = tile[15 - place // 16, place % 16]  # race 1: second; error 1,3
+        out[place // 16, place % 16] = tile[15 - place // 16, place % 16]
 
 
 @tc.kernel
@@ -263,17 +259,17 @@ def stored_fragment(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """A fragment by way of shared memory."""
     tile = tc.shared((2, 16, 16), tc.f16)
     t, warp = tc.lane_id(), tc.warp_id()
-    values = tc.load_elements(x, MMA.a, origin=(8 if mistake == "outside" else 0, 0))  # error 3
+    values = tc.load_elements(x, MMA.a, origin=(8 if mistake == "outside" else 0, 0))
     mine = tile[0 if mistake == "one tile" else warp]
     if mistake == "store_elements":
-        tc.store_elements(mine, values)  # race 2: first
+        tc.store_elements(mine, values)
     else:
-        tc.stmatrix(mine, values)  # race 1: first; race 4: both
+        tc.stmatrix(mine, values)
     if mistake not in ("stmatrix", "store_elements"):
         tc.syncwarp()
     for i in tc.static_range(8):
         place = 32 * i + t
-        out[warp, place // 16, place % 16] = mine[15 - place // 16, place % 16]  # race 1,2,4: second
+        out[warp, place // 16, place % 16] = mine[15 - place // 16, place % 16]
 
 
 def fragments(draw):
@@ -287,17 +283,17 @@ def read_by_ldmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     for i in tc.static_range(4):
         place = 64 * i + t
-        tile[place // 16, place % 16] = x[place // 16, place % 16]  # race 1: first
+        tile[place // 16, place % 16] = x[place // 16, place % 16]
     if mistake != "no barrier":
         tc.barrier()
     if mistake == "lanes":
         if t % 32 < 16:
-            values = tc.ldmatrix(tile, MMA.a)  # error 3
+            values = tc.ldmatrix(tile, MMA.a)
             tc.store_elements(out, values)
     else:
-        values = tc.ldmatrix(tile, MMA.a)  # race 1: second; race 2: first
+        values = tc.ldmatrix(tile, MMA.a)
         if mistake == "stored over":
-            tile[t // 4, t % 4] = 0.0  # race 2: second
+            tile[t // 4, t % 4] = 0.0
         if t < 32:
             tc.store_elements(out, values)
 
@@ -322,13 +318,13 @@ def box_of_rank_three(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tc.barrier()
     if t == 0:
         bar.arrive_expect_tx(map.bytes)
-        tc.tma_load(tile, map, (9 if mistake == "outside" else 1, 0, 0), bar)  # race 1,2: first; error
+        tc.tma_load(tile, map, (9 if mistake == "outside" else 1, 0, 0), bar)
     if mistake == "another warp waits":
         if t < 32:
             bar.wait(0)
     elif mistake != "no wait":
         bar.wait(0)
-    out[t] = tile[1 - t // 32, t // 8 % 4, t % 8]  # race 1,2: second; error 1,2
+    out[t] = tile[1 - t // 32, t // 8 % 4, t % 8]
 
 
 def boxes(draw):
@@ -342,18 +338,16 @@ def line_of_rank_one(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     map = tc.tensor_map(out, (64,))
     tile = tc.shared(64, tc.s32, align=128)
     t = tc.threadIdx.x
-    tile[t] = x[tc.blockIdx.x, t]  # race 1: first
+    tile[t] = x[tc.blockIdx.x, t]
     if mistake != "no proxy fence":
         tc.fence_proxy_async()
     tc.barrier()
     if t == 0:
-        tc.tma_store(  # race 1: second; race 3: both; race 2: first
-            map, (0,), tile, reduce=None if mistake == "stores for sums" else "add"
-        )
+        tc.tma_store(map, (0,), tile, reduce=None if mistake == "stores for sums" else "add")
         tc.tma_store_commit()
     if mistake == "plain store":
         if tc.blockIdx.x == 1:
-            out[t] = 0  # race 2: second
+            out[t] = 0
     if t == 0:
         tc.tma_store_wait(0)
 
@@ -367,14 +361,14 @@ def elected_lane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t, warp = tc.lane_id(), tc.warp_id()
     if mistake == "part of the warp":
         if t < 8:
-            if tc.elect():  # error 1
-                tile[warp] = x[warp, 0]  # error 1; race 1: first
+            if tc.elect():
+                tile[warp] = x[warp, 0]
     else:
         if tc.elect():
-            tile[warp] = x[warp, 0]  # race 2: first
+            tile[warp] = x[warp, 0]
     if mistake != "no syncwarp":
         tc.syncwarp()
-    out[warp, t] = x[warp, t] + tile[warp]  # race 2: second
+    out[warp, t] = x[warp, t] + tile[warp]
 
 
 @tc.kernel
@@ -384,10 +378,10 @@ def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     if mistake == "one warp":
         if t < 32:
-            tc.setmaxnreg(40, grow=False)  # error 1
+            tc.setmaxnreg(40, grow=False)
     elif mistake == "half a warp":
         if t % 32 < 16:
-            tc.setmaxnreg(40, grow=False)  # error 2
+            tc.setmaxnreg(40, grow=False)
     else:
         tc.setmaxnreg(40, grow=False)
     out[t] = x[t]
@@ -401,11 +395,11 @@ def counters(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Sums by atomics of all blocks."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if mistake == "cta scope":
-        tc.emit("red.relaxed.cta.global.add.s32", out.at(0), x[32 * b + t])  # race 1: both
+        tc.emit("red.relaxed.cta.global.add.s32", out.at(0), x[32 * b + t])
     elif mistake == "half a word":
         if (b == 1) & (t == 1):
-            out.at(0).as_type(tc.s16).store(tc.s16(0))  # race 2: first
-        tc.reduce("add", out.at(0), x[32 * b + t])  # race 2: second
+            out.at(0).as_type(tc.s16).store(tc.s16(0))
+        tc.reduce("add", out.at(0), x[32 * b + t])
     else:
         tc.reduce("add", out.at(0), x[32 * b + t])
 
@@ -420,17 +414,17 @@ def loops_of_floats(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     count = 0
     if mistake == "step":
         value = tc.f32(2.0**25) + 0.0 * value
-        while value < 2.0**25 + 64:  # error 1
-            value += 1.0  # error 1
+        while value < 2.0**25 + 64:
+            value += 1.0
     elif mistake == "equality":
         value = value - value
-        while value != 1.0:  # error 2
-            value += 0.3  # error 2
-            value = tc.minimum(value, 10.0)  # error 2
+        while value != 1.0:
+            value += 0.3
+            value = tc.minimum(value, 10.0)
     elif mistake == "NaN":
         value = (value - value) / (value - value)
-        while not (value > 3.0):  # error 3
-            value += 1.0  # error 3
+        while not (value > 3.0):
+            value += 1.0
     else:
         while value > 1.0:
             value = value * 0.5
@@ -450,78 +444,189 @@ CASES = [
         1,
         64,
         mapped((2, 64), lambda x: np.repeat(x.sum(1, keepdims=True), 64, 1).astype(np.int32)),
-        mistakes=("no barrier between", "a warp stays away", "small tile"),
+        reports={
+            "no barrier between": race("out[0, t] = library", "out[1, t]"),
+            "a warp stays away": race("total =", "out[1, t]"),
+            "small tile": error("out[0, t] = library"),
+        },
     ),
     *variants(
-        helpers_of_its_own, 1, 64, mapped(64, lambda x: x[::-1].copy()), mistakes=("no barrier", "index")
+        helpers_of_its_own,
+        1,
+        64,
+        mapped(64, lambda x: x[::-1].copy()),
+        reports={"no barrier": race("tile[place]", "return tile"), "index": error("tile[place]")},
     ),
     *variants(
-        guarded_by_a_lock, 3, 32, locked, mistakes=("given back early", "not taken", "never given back")
+        guarded_by_a_lock,
+        3,
+        32,
+        locked,
+        reports={
+            "given back early": race("out[0] ="),
+            "not taken": race("out[0] ="),
+            "never given back": error("library.lock"),
+        },
     ),
     *variants(
-        square_block, 1, (16, 16), mapped((16, 16), lambda x: x.T.copy()), mistakes=("no barrier", "y for x")
+        square_block,
+        1,
+        (16, 16),
+        mapped((16, 16), lambda x: x.T.copy()),
+        reports={"no barrier": race("tile[row", "out[row, col]"), "y for x": race("tile[row")},
     ),
     *variants(
         odd_block,
         1,
         48,
         mapped(96, lambda x: x[:48] + x[:47:-1]),
-        mistakes=("count", "lane that does not exist", "no barrier", "stride"),
+        reports={
+            "count": error("tc.barrier(1, 96)"),
+            "lane that does not exist": error("value +="),
+            "no barrier": race("tile[i] =", "value ="),
+            "stride": error("value ="),
+        },
     ),
     *variants(
         turns_known_at_compile_time,
         1,
         64,
         mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32)),
-        mistakes=("barrier in even turns",),
+        reports={"barrier in even turns": race("tile[i % 2, t]", "total +=")},
     ),
     *variants(
-        bytes_of_a_word, 1, 64, some_bytes, mistakes=("words over bytes", "byte of two threads", "alignment")
+        bytes_of_a_word,
+        1,
+        64,
+        some_bytes,
+        reports={
+            "words over bytes": race("tile[t //", "tile.at(t"),
+            "byte of two threads": race("tile[t //"),
+            "alignment": error("out[t] = tile.at"),
+        },
     ),
     *variants(
         views_of_views,
         2,
         32,
         mapped((8, 24), lambda x: x[:, 8:16].copy()),
-        mistakes=("column", "row", "overlap"),
+        reports={"column": error("value ="), "row": error("value ="), "overlap": race("target[row, col]")},
     ),
-    *variants(reversed_and_transposed, 1, 32, turned, mistakes=("transposed", "before the first")),
-    *variants(the_same_memory_twice, 2, 32, shifted),
-    *variants(swizzled_tile, 1, 128, halves, mistakes=("no barrier", "row")),
-    *variants(dynamic_tiles, 1, 64, mapped(64, folded), shared_bytes=512, mistakes=("no barrier", "end")),
+    *variants(
+        reversed_and_transposed,
+        1,
+        32,
+        turned,
+        reports={
+            "transposed": error("out[row, col] = x[col + 4, row]"),
+            "before the first": error("else row"),
+        },
+    ),
+    *variants(the_same_memory_twice, 2, 32, shifted, reports=race("out[32 * b + t]")),
+    *variants(
+        swizzled_tile,
+        1,
+        128,
+        halves,
+        reports={"no barrier": race("else row", "out.at"), "row": error("else row")},
+    ),
+    *variants(
+        dynamic_tiles,
+        1,
+        64,
+        mapped(64, folded),
+        shared_bytes=512,
+        reports={"no barrier": race("value =", "third[t //"), "end": error("value =")},
+    ),
     *variants(
         copied_tile,
         1,
         64,
         mapped((16, 16), lambda x: x[::-1].copy()),
-        mistakes=("no barrier", "box", "half of the threads"),
+        reports={
+            "no barrier": race("tc.copy_tile(tile, x", "out[place"),
+            "box": error("tc.copy_tile(tile, x"),
+            "half of the threads": error("out[place"),
+        },
     ),
     *variants(
-        stored_fragment, 1, 64, fragments, mistakes=("stmatrix", "store_elements", "outside", "one tile")
+        stored_fragment,
+        1,
+        64,
+        fragments,
+        reports={
+            "stmatrix": race("tc.stmatrix", "out[warp"),
+            "store_elements": race("tc.store_elements", "out[warp"),
+            "outside": error("values ="),
+            "one tile": race("tc.stmatrix", "out[warp"),
+        },
     ),
-    *variants(read_by_ldmatrix, 1, 64, one_fragment, mistakes=("no barrier", "stored over", "lanes")),
-    *variants(box_of_rank_three, 1, 64, boxes, mistakes=("no wait", "another warp waits", "outside")),
+    *variants(
+        read_by_ldmatrix,
+        1,
+        64,
+        one_fragment,
+        reports={
+            "no barrier": race("tile[place", "values ="),
+            "stored over": race("values =", "tile[t //"),
+            "lanes": error("values ="),
+        },
+    ),
+    *variants(
+        box_of_rank_three,
+        1,
+        64,
+        boxes,
+        reports={
+            "no wait": error("out[t] ="),
+            "another warp waits": race("tc.tma_load", "out[t] ="),
+            "outside": error("tc.tma_load"),
+        },
+    ),
     *variants(
         line_of_rank_one,
         3,
         64,
         mapped((3, 64), lambda x: x.sum(0).astype(np.int32)),
-        mistakes=("no proxy fence", "plain store", "stores for sums"),
+        reports={
+            "no proxy fence": error("tc.tma_store(map"),
+            "plain store": race("tc.tma_store(map", "out[t] ="),
+            "stores for sums": race("tc.tma_store(map"),
+        },
     ),
     *variants(
         elected_lane,
         1,
         64,
         mapped((2, 32), lambda x: x + x[:, :1]),
-        mistakes=("part of the warp", "no syncwarp"),
+        reports={
+            "part of the warp": error("if tc.elect"),
+            "no syncwarp": race("tile[warp] =", "out[warp, t]"),
+        },
     ),
-    *variants(registers_of_a_part, 1, 128, mapped(128, same), mistakes=("one warp", "half a warp")),
+    *variants(
+        registers_of_a_part,
+        1,
+        128,
+        mapped(128, same),
+        reports={"one warp": error("tc.setmaxnreg"), "half a warp": error("tc.setmaxnreg")},
+    ),
     *variants(
         counters,
         2,
         32,
         mapped(64, lambda x: np.array([x.sum(), 0, 0], np.int32)),
-        mistakes=("cta scope", "half a word"),
+        reports={"cta scope": race("tc.emit"), "half a word": race("out.at(0).as_type", "tc.reduce")},
     ),
-    *variants(loops_of_floats, 1, 32, mapped(32, halvings), mistakes=("step", "equality", "NaN")),
+    *variants(
+        loops_of_floats,
+        1,
+        32,
+        mapped(32, halvings),
+        reports={
+            "step": error("while value < 2.0"),
+            "equality": error("while value !="),
+            "NaN": error("while not"),
+        },
+    ),
 ]

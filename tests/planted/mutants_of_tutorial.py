@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorcore_dsl.kernels import tutorial
-from tests.planted.harness import ANY, Arguments, Case
+from tests.planted.harness import ANY, Arguments, Case, Report, error, race
 from tests.running import execute_text
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -92,178 +92,101 @@ LAUNCHES: dict[int, tuple[Any, int, Callable[[np.random.Generator], Arguments]]]
 }
 
 
-def mutant(number: int, name: str, *edits: tuple[str, str]) -> Case:
-    """A step with edits: the first one plants the bug, the others mark lines."""
+def mutant(number: int, name: str, report: Report, *edits: tuple[str, str]) -> Case:
+    """A step with a bug that the edits plant."""
     grid, block, make = LAUNCHES[number]
     kernel = compiled(number, name, edits)
-    return Case(f"step {number}: {name}", kernel, grid, block, make, ANY, twin=twin(number))
-
-
-LOADS_1 = (
-    ("        load_tile(tile_a, a, m, k)", "        load_tile(tile_a, a, m, k)  # race: first"),
-    ("        load_tile(tile_b, b, n, k)", "        load_tile(tile_b, b, n, k)  # race: first"),
-    (
-        "mma_tile(mma, acc, tile_a[warp_m : warp_m + WM, :], tile_b[warp_n : warp_n + WN, :])",
-        "mma_tile(mma, acc, tile_a[warp_m : warp_m + WM, :], tile_b[warp_n : warp_n + WN, :])  # race: second; error",
-    ),
-)
-MMA_2 = "mma_tile(mma, acc, tile_a[stage, warp_m : warp_m + WM, :], tile_b[stage, warp_n : warp_n + WN, :])"
-MMA_3 = "acc = tc.wgmma_async(mma, acc, tile_a[stage, warpgroup], tile_b[stage])"
-MMA_5 = "acc = tc.wgmma_async(mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0)"
-MMA_8 = "mma, acc[i], tile_a[stage, i], tile_b[stage], accumulate=k_tile > 0"
-LOAD_A = "tc.tma_load(tile_a[stage], map_a, (m, k), full[stage])"
-LOAD_B = "tc.tma_load(tile_b[stage], map_b, (n, k), full[stage])"
-LOAD_PART = "tc.tma_load(part, map_b, (n + half, k), full[stage], multicast=MULTICAST_MASK)"
-
-
-def marked(text: str, comment: str) -> tuple[str, str]:
-    return text, f"{text}  # {comment}"
+    return Case(f"step {number}: {name}", kernel, grid, block, make, ANY, report, twin=twin(number))
 
 
 CASES = [
     mutant(
-        1, "no barrier before the fragments are read",
+        1, "no barrier before the fragments are read", race("load_tile(tile_a", "mma_tile"),
         ("        # Read after write: a warp reads rows that other warps have stored.\n        tc.barrier()\n", ""),
-        *LOADS_1,
     ),
     mutant(
-        1, "no barrier before the tiles are overwritten",
+        1, "no barrier before the tiles are overwritten", race("load_tile(tile_a", "mma_tile"),
         ("        # Write after read: nobody overwrites the tiles while a slower warp still reads them.\n        tc.barrier()\n", ""),
-        *LOADS_1,
     ),
     mutant(
-        2, "waits for one group less",
+        2, "waits for one group less", error("mma_tile"),
         ("        tc.cp_async_wait(STAGES - 2)", "        tc.cp_async_wait(STAGES - 1)"),
-        marked("        load_stage(k_tile + STAGES - 1)", "race: first"),
-        ("tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way\n        load_stage(k_tile)", "tc.static_range(STAGES - 1):\n        load_stage(k_tile)  # race: first"),
-        marked(MMA_2, "race: second; error"),
     ),
     mutant(
-        2, "the barrier before the wait",
+        2, "the barrier before the wait", race("load_stage(k_tile)", "mma_tile", error="mma_tile"),
         ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.barrier()\n        tc.cp_async_wait(STAGES - 2)\n"),
         ("        # have finished k_tile - 1, whose stage the next copies overwrite: one barrier does both.\n        tc.barrier()\n", ""),
-        marked("        load_stage(k_tile + STAGES - 1)", "race: first"),
-        ("tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way\n        load_stage(k_tile)", "tc.static_range(STAGES - 1):\n        load_stage(k_tile)  # race: first"),
-        marked(MMA_2, "race: second; error"),
     ),
     mutant(
-        2, "copies before the barrier",
-        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.cp_async_wait(STAGES - 2)\n        load_stage(k_tile + STAGES - 1)  # race: first\n"),
+        2, "copies before the barrier", race("load_stage(k_tile + STAGES - 1)", "mma_tile"),
+        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.cp_async_wait(STAGES - 2)\n        load_stage(k_tile + STAGES - 1)\n"),
         ("        tc.barrier()\n        load_stage(k_tile + STAGES - 1)\n", "        tc.barrier()\n"),
-        marked(MMA_2, "race: second; error"),
     ),
     mutant(
-        3, "no proxy fence",
+        3, "no proxy fence", error("tc.wgmma_async"),
         ("        tc.fence_proxy_async()\n", ""),
-        marked("            load_tile(tile_b[stage], b, n, k_tile * BK)", "race: first"),
-        marked("                load_tile(tile_a[stage, i], a, m + 64 * i, k_tile * BK)", "race: first"),
-        marked(MMA_3, "race: second; error"),
     ),
     mutant(
-        3, "proxy fence before the wait for the copies",
+        3, "proxy fence before the wait for the copies", error("tc.wgmma_async"),
         ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.fence_proxy_async()\n        tc.cp_async_wait(STAGES - 2)\n"),
         ("        # writes visible to the other proxy. It stands after the wait and before the barrier.\n        tc.fence_proxy_async()\n", ""),
-        marked("            load_tile(tile_b[stage], b, n, k_tile * BK)", "race: first"),
-        marked("                load_tile(tile_a[stage, i], a, m + 64 * i, k_tile * BK)", "race: first"),
-        marked(MMA_3, "race: second; error"),
     ),
     mutant(
-        3, "wgmma still in flight at the barrier",
+        3, "wgmma still in flight at the barrier", error("load_tile(tile_a[stage, i]"),
         ("        tc.wgmma_wait(0)\n", "        tc.wgmma_wait(1)\n"),
-        marked("            load_tile(tile_b[stage], b, n, k_tile * BK)", "race: first; error"),
-        marked("                load_tile(tile_a[stage, i], a, m + 64 * i, k_tile * BK)", "race: first; error"),
-        marked(MMA_3, "race: second"),
-        marked("    store_tile(acc, d, m + 64 * warpgroup, n)", "error"),
     ),
     mutant(
-        4, "no barrier before a stage is filled again",
+        4, "no barrier before a stage is filled again", race("tc.tma_load(tile_a", "tc.wgmma_async", error="tc.wgmma_async"),
         ("        # The stage may be filled again when both warpgroups have read it.\n        tc.barrier()\n", ""),
-        marked("        tc.tma_load(tile_b[k_tile % STAGES], map_b, (n, k_tile * BK), barrier)", "race: first; error"),
-        marked("        tc.tma_load(tile_a[k_tile % STAGES], map_a, (m, k_tile * BK), barrier)", "race: first; error"),
-        marked(MMA_3, "race: second; error"),
-        marked("        barrier.arrive_expect_tx(STAGE_BYTES)", "error"),
     ),
     mutant(
-        4, "parity of the turn for that of the revolution",
-        ("        full[stage].wait(k_tile // STAGES & 1)", "        full[stage].wait(k_tile & 1)  # error"),
-        marked(MMA_3, "error"),
-        marked("        barrier.arrive_expect_tx(STAGE_BYTES)", "error"),
+        4, "parity of the turn for that of the revolution", error("full[stage].wait"),
+        ("        full[stage].wait(k_tile // STAGES & 1)", "        full[stage].wait(k_tile & 1)"),
     ),
     mutant(
-        5, "this stage released for the one before",
+        5, "this stage released for the one before", race("tc.tma_load(tile_a", "tc.wgmma_async", error="tc.tma_load(tile_a"),
         ("            empty[previous].arrive(pred=(tc.threadIdx.x % 128 == 0) & (k > 0))", "            empty[stage].arrive(pred=tc.threadIdx.x % 128 == 0)"),
-        marked(f"                {LOAD_A}", "race: first; error"),
-        marked(f"                {LOAD_B}", "race: first; error"),
-        marked(MMA_5, "race: second"),
     ),
     mutant(
-        5, "one consumer frees a stage",
-        ("            empty[stage].init(CONSUMERS)", "            empty[stage].init(1)  # error"),
-        marked("            empty[previous].arrive(pred=(tc.threadIdx.x % 128 == 0) & (k > 0))", "error"),
-        marked(f"                {LOAD_A}", "race: first; error"),
-        marked(f"                {LOAD_B}", "race: first; error"),
-        marked(MMA_5, "race: second"),
+        5, "one consumer frees a stage", error("empty[previous]"),
+        ("            empty[stage].init(CONSUMERS)", "            empty[stage].init(1)"),
     ),
     mutant(
-        5, "accumulators stored before the last wait",
-        ("        tc.wgmma_wait(0)\n        store_tile(acc, d, m + 64 * consumer, n)", "        store_tile(acc, d, m + 64 * consumer, n)  # error\n        tc.wgmma_wait(0)"),
-        marked(MMA_5, "error"),
+        5, "accumulators stored before the last wait", error("store_tile"),
+        ("        tc.wgmma_wait(0)\n        store_tile(acc, d, m + 64 * consumer, n)", "        store_tile(acc, d, m + 64 * consumer, n)\n        tc.wgmma_wait(0)"),
     ),
     mutant(
-        6, "waits for one store less",
+        6, "waits for one store less", error("store_tile"),
         ("            tc.tma_store_wait(1, read=True)", "            tc.tma_store_wait(2, read=True)"),
-        marked("            store_tile(acc, staging, consumer, map_d, m + 64 * consumer, n)", "race: both; error"),
     ),
     mutant(
-        6, "no barrier behind the wait for a store",
+        6, "no barrier behind the wait for a store", race("store_tile"),
         ("            tc.tma_store_wait(1, read=True)\n        tc.barrier(consumer + 1, 128)  # named barrier of this warpgroup; 0 belongs to the CTA\n", "            tc.tma_store_wait(1, read=True)\n"),
-        marked("            store_tile(acc, staging, consumer, map_d, m + 64 * consumer, n)", "race: both; error"),
     ),
     mutant(
-        6, "no barrier before the store",
+        6, "no barrier before the store", race("store_tile", error="store_tile"),
         ("        tc.fence_proxy_async()  # stmatrix writes by the generic proxy, TMA reads by the other\n        tc.barrier(consumer + 1, 128)\n", "        tc.fence_proxy_async()\n"),
-        marked("            store_tile(acc, staging, consumer, map_d, m + 64 * consumer, n)", "race: both; error"),
     ),
     mutant(
-        6, "the last stage of a tile is kept",
+        6, "the last stage of a tile is kept", error("empty[stage].wait"),
         ("            empty[previous].arrive(pred=thread == 0)\n", ""),
-        marked("                    empty[stage].wait(phase)", "error"),
-        marked("                full[stage].wait(phase)", "error"),
     ),
     mutant(
-        7, "a stage released in its own CTA alone",
+        7, "a stage released in its own CTA alone", race("tc.tma_load(part"),
         ("            empty[stage].init(CONSUMERS * CLUSTER)", "            empty[stage].init(CONSUMERS)"),
         ("                release(empty[previous], (thread < CLUSTER) & (k > 0))", "                empty[previous].arrive(pred=(thread == 0) & (k > 0))"),
         ("            release(empty[previous], thread < CLUSTER)", "            empty[previous].arrive(pred=thread == 0)"),
-        marked(f"                    {LOAD_PART}", "race: both; error"),
-        marked(MMA_5, "race: second"),
-        marked("                    full[stage].arrive_expect_tx(STAGE_BYTES)", "error"),
     ),
     mutant(
-        7, "the CTA meets for the cluster",
+        7, "the CTA meets for the cluster", error("tc.tma_load(part"),
         ("    # No CTA may multicast or arrive before its peer has initialised the barriers.\n    tc.cluster_sync()", "    tc.barrier()"),
-        marked("            full[stage].init(1)", "race: first"),
-        marked(f"                    {LOAD_PART}", "race: second; error"),
-        ("                release(empty[previous], (thread < CLUSTER) & (k > 0))", "                release(empty[previous], (thread < CLUSTER) & (k > 0))  # error"),
     ),
     mutant(
-        8, "no wait at the order barrier",
+        8, "no wait at the order barrier", race("tc.tma_load(tile_a", "tc.wgmma_async", error=("tc.wgmma_async", "order[1 - consumer].arrive")),
         ("            order[consumer].wait(turn)\n", ""),
-        ("                release(empty[previous], (thread < CLUSTER) & (k_tile > 0))", "                release(empty[previous], (thread < CLUSTER) & (k_tile > 0))  # error"),
-        ("            release(empty[previous], thread < CLUSTER)", "            release(empty[previous], thread < CLUSTER)  # error"),
-        ("                full[stage].wait(phase)\n", "                full[stage].wait(phase)  # error\n"),
-        marked(f"                    {LOAD_A}", "race: first; error"),
-        marked(f"                    {LOAD_PART}", "race: first; error"),
-        marked("                    acc[i] = tc.wgmma_async(", "race: second; error"),
-        marked(MMA_8, "race: second; error"),
-        marked("            order[1 - consumer].arrive(pred=thread == 0)", "error"),
     ),
     mutant(
-        8, "released before the last wait",
+        8, "released before the last wait", race("tc.tma_load(tile_a", "tc.wgmma_async", error="tc.tma_load(tile_a"),
         ("            tc.wgmma_wait(0)\n            release(empty[previous], thread < CLUSTER)\n", "            release(empty[previous], thread < CLUSTER)\n            tc.wgmma_wait(0)\n"),
-        marked(f"                    {LOAD_A}", "race: first; error"),
-        marked(f"                    {LOAD_PART}", "race: first; error"),
-        marked("                    acc[i] = tc.wgmma_async(", "race: second"),
-        marked(MMA_8, "race: second"),
     ),
 ]  # fmt: skip

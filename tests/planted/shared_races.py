@@ -6,17 +6,17 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import mapped, race, variants
 
 
 @tc.kernel
 def missing_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
-    tile[t] = x[t]  # race: first
+    tile[t] = x[t]
     if not mistake:
         tc.barrier()
-    out[t] = tile[63 - t]  # race: second
+    out[t] = tile[63 - t]
 
 
 @tc.kernel
@@ -25,9 +25,9 @@ def overwrites_in_the_next_turn(x: tc.Array, out: tc.Array, mistake: tc.Const = 
     t = tc.threadIdx.x
     total = 0
     for i in tc.range(x.shape[0]):
-        tile[t] = x[i, t]  # race: first
+        tile[t] = x[i, t]
         tc.barrier()
-        total += tile[63 - t]  # race: second
+        total += tile[63 - t]
         if not mistake:
             tc.barrier()
     out[t] = total
@@ -43,11 +43,11 @@ def one_arm_writes_behind_the_barrier(x: tc.Array, out: tc.Array, mistake: tc.Co
         tc.barrier()
     elif mistake:
         tc.barrier()
-        tile[t] = x[t]  # race: first
+        tile[t] = x[t]
     else:
         tile[t] = x[t]
         tc.barrier()
-    out[t] = tile[63 - t]  # race: second
+    out[t] = tile[63 - t]
 
 
 @tc.kernel
@@ -55,12 +55,12 @@ def named_barrier_of_half_the_warps(x: tc.Array, out: tc.Array, mistake: tc.Cons
     """Pairs of warps have barriers of their own, but the data go around all four warps."""
     tile = tc.shared(128, tc.s32)
     t = tc.threadIdx.x
-    tile[t] = x[t]  # race: first
+    tile[t] = x[t]
     if mistake:
         tc.barrier(1 + tc.warp_id() // 2, 64)
     else:
         tc.barrier(1, 128)
-    out[t] = tile[(t + 32) % 128]  # race: second
+    out[t] = tile[(t + 32) % 128]
 
 
 @tc.kernel
@@ -74,7 +74,7 @@ def ring_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 tc.barrier(3 + i % 2, 64)
             if mistake == "reported before the store":
                 tc.barrier_arrive(1 + i % 2, 64)
-            slots[i % 2, lane] = x[i, lane]  # race 1: second; race 2: first
+            slots[i % 2, lane] = x[i, lane]
             if mistake != "reported before the store":
                 tc.barrier_arrive(1 + i % 2, 64)
     else:
@@ -84,7 +84,7 @@ def ring_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             if mistake == "freed before it is read":
                 if i + 2 < turns:
                     tc.barrier_arrive(3 + i % 2, 64)
-            total += slots[i % 2, 31 - lane] * (i + 1)  # race 1: first; race 2: second
+            total += slots[i % 2, 31 - lane] * (i + 1)
             if mistake != "freed before it is read":
                 if i + 2 < turns:
                     tc.barrier_arrive(3 + i % 2, 64)
@@ -99,7 +99,7 @@ def histogram_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
         bins[t] = 0
     tc.barrier()
     if mistake:
-        bins[x[t] % 16] += 1  # race: both
+        bins[x[t] % 16] += 1
     else:
         tc.reduce("add", bins.at(x[t] % 16), 1)
     tc.barrier()
@@ -113,14 +113,14 @@ def counter_without_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = "")
     count = tc.shared(1, tc.s32)
     t = tc.threadIdx.x
     if t == 0:
-        count[0] = 0  # race 1: first
+        count[0] = 0
     if mistake != "no barrier behind the zero":
         tc.barrier()
     if x[t] % 2 == 1:
-        tc.reduce("add", count.at(0), 1)  # race 1: second; race 2: first
+        tc.reduce("add", count.at(0), 1)
     if mistake != "no barrier before the load":
         tc.barrier()
-    out[t] = count[0]  # race 2: second
+    out[t] = count[0]
 
 
 @tc.kernel
@@ -133,7 +133,7 @@ def flag_without_release(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     store = {"relaxed store": "st.relaxed.cta", "volatile": "st.volatile"}.get(mistake, "st.release.cta")
     load = {"relaxed load": "ld.relaxed.cta", "volatile": "ld.volatile"}.get(mistake, "ld.acquire.cta")
     if tc.warp_id() == 0:
-        data[lane] = x[lane]  # race: first
+        data[lane] = x[lane]
         if mistake != "other lanes not ordered":
             tc.syncwarp()
         if lane == 0:
@@ -141,7 +141,7 @@ def flag_without_release(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     else:
         while tc.emit(f"{load}.shared.b32", flag.at(0)).bits(tc.u32) == 0:
             tc.emit("nanosleep.u32", 20)
-        out[lane] = data[31 - lane]  # race: second
+        out[lane] = data[31 - lane]
 
 
 @tc.kernel
@@ -153,7 +153,7 @@ def flag_without_fence(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         flag[0] = 0
     tc.barrier()
     if tc.warp_id() == 0:
-        data[lane] = x[lane]  # race: first
+        data[lane] = x[lane]
         tc.syncwarp()
         if mistake != "none before the store":
             tc.emit("membar.cta")
@@ -164,7 +164,7 @@ def flag_without_fence(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             tc.emit("nanosleep.u32", 20)
         if mistake != "none after the load":
             tc.emit("membar.cta")
-        out[lane] = data[31 - lane]  # race: second
+        out[lane] = data[31 - lane]
 
 
 @tc.kernel
@@ -178,13 +178,13 @@ def plain_flag(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if tc.warp_id() == 0:
         if lane == 0:
             if mistake:
-                flag[0] = x[0].to(tc.u32)  # race: first
+                flag[0] = x[0].to(tc.u32)
             else:
                 tc.emit("st.relaxed.cta.shared.b32", flag.at(0), x[0].bits(tc.u32))
     else:
         seen = tc.u32(0)
         while seen == 0:
-            seen = tc.emit("ld.relaxed.cta.shared.b32", flag.at(0)).bits(tc.u32)  # race: second
+            seen = tc.emit("ld.relaxed.cta.shared.b32", flag.at(0)).bits(tc.u32)
         out[lane] = seen.bits(tc.s32)
 
 
@@ -201,7 +201,7 @@ def spin_lock(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         taken = tc.u32(1)
         while taken != 0:
             taken = tc.emit(f"{take}.shared.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(tc.u32)
-        total[0] += x[tc.threadIdx.x]  # race: both
+        total[0] += x[tc.threadIdx.x]
         tc.emit(f"{give}.shared.exch.b32", lock.at(0), tc.u32(0))
     tc.barrier()
     out[tc.threadIdx.x] = total[0]
@@ -216,7 +216,7 @@ def writes_of_different_values(x: tc.Array, out: tc.Array, mistake: tc.Const = "
         sums[tc.threadIdx.x] = 0
     tc.barrier()
     if tc.lane_id() == 0:
-        sums[0 if mistake else tc.warp_id()] = total  # race: both
+        sums[0 if mistake else tc.warp_id()] = total
     tc.barrier()
     out[tc.threadIdx.x] = sums[0] + sums[1] + sums[2] + sums[3]
 
@@ -229,7 +229,7 @@ def writes_of_the_same_value(x: tc.Array, out: tc.Array, mistake: tc.Const = "")
         flags[tc.threadIdx.x] = 0
     tc.barrier()
     if tc.lane_id() == 0:
-        flags[0 if mistake else tc.warp_id()] = 1  # race: both
+        flags[0 if mistake else tc.warp_id()] = 1
     tc.barrier()
     out[tc.threadIdx.x] = x[tc.threadIdx.x] * (flags[0] | flags[1] | flags[2] | flags[3])
 
@@ -242,7 +242,7 @@ def bytes_beside_each_other(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     place = bytes.at(t if not mistake else 2 * (t // 2))
     value = (x[t] % 256).to(tc.u32)
     if mistake:
-        place.as_type(tc.u16).store(value.to(tc.u16))  # race: both
+        place.as_type(tc.u16).store(value.to(tc.u16))
     else:
         place.store(value.to(tc.u8))
     tc.barrier()
@@ -255,11 +255,11 @@ def vectors_overlap_in_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
     if tc.warp_id() == 0:
-        tile.at(4 * lane).store(x.at(4 * lane).load(4))  # race: first
+        tile.at(4 * lane).store(x.at(4 * lane).load(4))
     if not mistake:
         tc.barrier()
     if tc.warp_id() == 1:
-        tile[4 * lane + 3] = 7  # race: second
+        tile[4 * lane + 3] = 7
     tc.barrier()
     out.at(2 * tc.threadIdx.x).store(tile.at(2 * tc.threadIdx.x).load(2))
 
@@ -269,12 +269,12 @@ def neighbour_rows_of_a_plane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     """A block of 16 x 8 threads, of which a warp has two rows: half of the reads stay in it."""
     tile = tc.shared((8, 16), tc.s32)
     row, col = tc.threadIdx.y, tc.threadIdx.x
-    tile[row, col] = x[row, col]  # race: first
+    tile[row, col] = x[row, col]
     if mistake:
         tc.syncwarp()
     else:
         tc.barrier()
-    out[row, col] = tile[(row + 1) % 8, col]  # race: second
+    out[row, col] = tile[(row + 1) % 8, col]
 
 
 @tc.kernel
@@ -282,12 +282,12 @@ def vote_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     """A reducing barrier orders the whole block, a vote nothing but its warp."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
-    tile[t] = x[t]  # race: first
+    tile[t] = x[t]
     if mistake:
         some = tc.vote("any", x[t] > 0)
     else:
         some = tc.emit("bar.red.or.pred", 0, x[t] > 0)
-    out[t] = tc.select(some, tile[63 - t], 0)  # race: second
+    out[t] = tc.select(some, tile[63 - t], 0)
 
 
 @tc.kernel
@@ -295,11 +295,11 @@ def fence_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = "
     """A fence waits for nobody."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
-    tile[t] = x[t]  # race: first
+    tile[t] = x[t]
     tc.emit("fence.sc.cta")
     if not mistake:
         tc.barrier()
-    out[t] = tile[63 - t]  # race: second
+    out[t] = tile[63 - t]
 
 
 @tc.kernel
@@ -309,10 +309,10 @@ def predicated_store(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     tile[t] = x[t]
     tc.barrier()
-    tile.at(t).store(0, pred=t >= 32)  # race: first
+    tile.at(t).store(0, pred=t >= 32)
     if not mistake:
         tc.barrier()
-    out[t] = tile.at(63 - t).load(pred=t < 32, otherwise=5)  # race: second
+    out[t] = tile.at(63 - t).load(pred=t < 32, otherwise=5)
 
 
 @tc.kernel
@@ -321,7 +321,7 @@ def specialised_warps(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
     if warp == 0:
-        tile[lane] = x[lane]  # race: first
+        tile[lane] = x[lane]
         tc.barrier_arrive(2, 96 if mistake else 128)
     else:
         if mistake:
@@ -329,7 +329,7 @@ def specialised_warps(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
                 tc.barrier(2, 96)
         else:
             tc.barrier(2, 128)
-        out[warp - 1, lane] = tile[31 - lane]  # race: second
+        out[warp - 1, lane] = tile[31 - lane]
 
 
 @tc.kernel
@@ -339,12 +339,12 @@ def wide_values_in_halves(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
     if tc.warp_id() == 0:
         halves = pairs.at(lane).as_type(tc.s32)
-        halves[0] = x[lane]  # race: first
-        halves[1] = 0  # race: first
+        halves[0] = x[lane]
+        halves[1] = 0
     if not mistake:
         tc.barrier()
     if tc.warp_id() == 1:
-        out[lane] = pairs[31 - lane].to(tc.s32)  # race: second
+        out[lane] = pairs[31 - lane].to(tc.s32)
 
 
 def _overlapped(x):
@@ -360,17 +360,29 @@ _reverse, _total = (
 _reverse32 = mapped(32, lambda x: x[::-1])
 
 CASES = [
-    *variants(missing_barrier, 1, 64, _reverse, Race),
-    *variants(overwrites_in_the_next_turn, 1, 64, _total, Race),
-    *variants(one_arm_writes_behind_the_barrier, 1, 64, _reverse, Race),
-    *variants(named_barrier_of_half_the_warps, 1, 128, mapped(128, lambda x: np.roll(x, -32)), Race),
+    *variants(missing_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")),
+    *variants(overwrites_in_the_next_turn, 1, 64, _total, Race, reports=race("tile[t] =", "total +=")),
+    *variants(
+        one_arm_writes_behind_the_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")
+    ),
+    *variants(
+        named_barrier_of_half_the_warps,
+        1,
+        128,
+        mapped(128, lambda x: np.roll(x, -32)),
+        Race,
+        reports=race("tile[t] =", "out[t] ="),
+    ),
     *variants(
         ring_of_named_barriers,
         1,
         64,
         mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)),
         Race,
-        mistakes=("freed before it is read", "reported before the store"),
+        reports={
+            "freed before it is read": race("total +=", "slots[i % 2, lane]"),
+            "reported before the store": race("slots[i % 2, lane]", "total +="),
+        },
     ),
     *variants(
         histogram_without_atomics,
@@ -378,6 +390,7 @@ CASES = [
         64,
         mapped(64, lambda x: np.bincount(x % 16, minlength=16).astype(np.int32)),
         Race,
+        reports=race("bins[x[t] % 16]"),
     ),
     *variants(
         counter_without_barriers,
@@ -385,7 +398,10 @@ CASES = [
         64,
         mapped(64, lambda x: np.full(64, (x % 2).sum(), np.int32)),
         Race,
-        mistakes=("no barrier behind the zero", "no barrier before the load"),
+        reports={
+            "no barrier behind the zero": race("count[0] =", "tc.reduce"),
+            "no barrier before the load": race("tc.reduce", "out[t] ="),
+        },
     ),
     *variants(
         flag_without_release,
@@ -393,36 +409,85 @@ CASES = [
         64,
         _reverse32,
         Race,
-        mistakes=("relaxed store", "relaxed load", "volatile", "other lanes not ordered"),
+        reports=dict.fromkeys(
+            ("relaxed store", "relaxed load", "volatile", "other lanes not ordered"),
+            race("data[lane]", "out[lane]"),
+        ),
     ),
     *variants(
-        flag_without_fence, 1, 64, _reverse32, Race, mistakes=("none before the store", "none after the load")
+        flag_without_fence,
+        1,
+        64,
+        _reverse32,
+        Race,
+        reports={
+            "none before the store": race("data[lane]", "out[lane]"),
+            "none after the load": race("data[lane]", "out[lane]"),
+        },
     ),
-    *variants(plain_flag, 1, 64, mapped(32, lambda x: np.full(32, x[0], np.int32)), Race),
+    *variants(
+        plain_flag,
+        1,
+        64,
+        mapped(32, lambda x: np.full(32, x[0], np.int32)),
+        Race,
+        reports=race("flag[0] = x", "seen = tc.emit"),
+    ),
     *variants(
         spin_lock,
         1,
         128,
         mapped(128, lambda x: np.full(128, x[::32].sum(), np.int32)),
         Race,
-        mistakes=("taken relaxed", "given back relaxed"),
+        reports={"taken relaxed": race("total[0] +="), "given back relaxed": race("total[0] +=")},
     ),
     *variants(
-        writes_of_different_values, 1, 128, mapped(128, lambda x: np.full(128, x.sum(), np.int32)), Race
+        writes_of_different_values,
+        1,
+        128,
+        mapped(128, lambda x: np.full(128, x.sum(), np.int32)),
+        Race,
+        reports=race("sums[0 if"),
     ),
-    *variants(writes_of_the_same_value, 1, 128, mapped(128, lambda x: x), RaceWarning),
-    *variants(bytes_beside_each_other, 1, 128, mapped(128, lambda x: x % 256), Race),
-    *variants(vectors_overlap_in_part, 1, 64, mapped(128, _overlapped), Race),
-    *variants(neighbour_rows_of_a_plane, 1, (16, 8), mapped((8, 16), lambda x: np.roll(x, -1, axis=0)), Race),
-    *variants(vote_instead_of_a_barrier, 1, 64, _reverse, Race),
-    *variants(fence_instead_of_a_barrier, 1, 64, _reverse, Race),
+    *variants(
+        writes_of_the_same_value, 1, 128, mapped(128, lambda x: x), RaceWarning, reports=race("flags[0 if")
+    ),
+    *variants(
+        bytes_beside_each_other, 1, 128, mapped(128, lambda x: x % 256), Race, reports=race("place.as_type")
+    ),
+    *variants(
+        vectors_overlap_in_part,
+        1,
+        64,
+        mapped(128, _overlapped),
+        Race,
+        reports=race("tile.at(4", "tile[4 * lane + 3]"),
+    ),
+    *variants(
+        neighbour_rows_of_a_plane,
+        1,
+        (16, 8),
+        mapped((8, 16), lambda x: np.roll(x, -1, axis=0)),
+        Race,
+        reports=race("tile[row, col]", "out[row, col]"),
+    ),
+    *variants(vote_instead_of_a_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")),
+    *variants(fence_instead_of_a_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")),
     *variants(
         predicated_store,
         1,
         64,
         mapped(64, lambda x: np.where(np.arange(64) < 32, 0, 5).astype(np.int32)),
         Race,
+        reports=race("tile.at(t)", "out[t] ="),
     ),
-    *variants(specialised_warps, 1, 128, mapped(32, lambda x: np.tile(x[::-1], (3, 1))), Race),
-    *variants(wide_values_in_halves, 1, 64, _reverse32, Race),
+    *variants(
+        specialised_warps,
+        1,
+        128,
+        mapped(32, lambda x: np.tile(x[::-1], (3, 1))),
+        Race,
+        reports=race("tile[lane]", "out[warp"),
+    ),
+    *variants(wide_values_in_halves, 1, 64, _reverse32, Race, reports=race("halves[0]", "out[lane]")),
 ]

@@ -6,17 +6,17 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
-from tests.planted.harness import mapped, variants
+from tests.planted.harness import mapped, race, variants
 
 
 @tc.kernel
 def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
-    tile[lane] = x[lane]  # race: first
+    tile[lane] = x[lane]
     if not mistake:
         tc.syncwarp()
-    out[lane] = tile[(lane + 1) % 32]  # race: second
+    out[lane] = tile[(lane + 1) % 32]
 
 
 @tc.kernel
@@ -25,10 +25,10 @@ def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, mistak
     lane = tc.lane_id()
     tile[lane] = x[0, lane]
     tc.syncwarp()
-    value = tile[lane ^ 1]  # race: first
+    value = tile[lane ^ 1]
     if not mistake:
         tc.syncwarp()
-    tile[lane] = x[1, lane]  # race: second
+    tile[lane] = x[1, lane]
     tc.syncwarp()
     out[lane] = value - tile[lane ^ 1]
 
@@ -40,7 +40,7 @@ def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const =
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     a, b, acc = mma.a.zeros(), mma.b.zeros(), mma.d.zeros()
-    tile[lane] = x[lane]  # race: first
+    tile[lane] = x[lane]
     extra = tc.s32(0)
     if mistake == "shfl":
         extra = tc.shfl_xor(lane, 1) & 0
@@ -55,7 +55,7 @@ def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const =
         extra = acc[0].to(tc.s32)
     else:
         tc.syncwarp()
-    out[lane] = tile[(lane + 1) % 32] + extra  # race: second
+    out[lane] = tile[(lane + 1) % 32] + extra
 
 
 @tc.kernel
@@ -65,7 +65,7 @@ def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     lane = tc.lane_id()
     tile[lane] = 0
     tc.syncwarp()
-    tile[lane // 2 if mistake else lane] = x[lane]  # race: both
+    tile[lane // 2 if mistake else lane] = x[lane]
     tc.syncwarp()
     out[lane] = tile[lane]
 
@@ -74,7 +74,7 @@ def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
 def two_lanes_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
-    tile[lane // 2 if mistake else lane] = 3  # race: both
+    tile[lane // 2 if mistake else lane] = 3
     tc.syncwarp()
     out[lane] = x[lane] + tile[lane // 2]
 
@@ -84,7 +84,7 @@ def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Each half synchronises by itself, but the data cross between the halves."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
-    tile[lane] = x[lane]  # race: first
+    tile[lane] = x[lane]
     if mistake:
         if lane < 16:
             tc.syncwarp(0x0000FFFF)
@@ -92,7 +92,7 @@ def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             tc.syncwarp(0xFFFF0000)
     else:
         tc.syncwarp()
-    out[lane] = tile[lane ^ 16]  # race: second
+    out[lane] = tile[lane ^ 16]
 
 
 @tc.kernel
@@ -102,9 +102,9 @@ def arms_of_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
     if mistake:
         if lane < 16:
-            tile[lane] = x[lane]  # race: first
+            tile[lane] = x[lane]
         else:
-            out[lane - 16] = tile[31 - lane]  # race: second
+            out[lane - 16] = tile[31 - lane]
     else:
         if lane < 16:
             tile[lane] = x[lane]
@@ -119,12 +119,12 @@ def after_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     if x[lane] % 2 == 0:
-        tile[lane] = x[lane]  # race: first
+        tile[lane] = x[lane]
     else:
-        tile[lane] = -x[lane]  # race: first
+        tile[lane] = -x[lane]
     if not mistake:
         tc.syncwarp()
-    out[lane] = tile[lane ^ 1]  # race: second
+    out[lane] = tile[lane ^ 1]
 
 
 @tc.kernel
@@ -136,10 +136,10 @@ def arms_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tc.syncwarp()
     if lane < 16:
         if lane == 3:
-            tile[0] = x[lane]  # race: first
+            tile[0] = x[lane]
     else:
         if lane == 20:
-            tile[0 if mistake else 1] = x[lane]  # race: second
+            tile[0 if mistake else 1] = x[lane]
     tc.syncwarp()
     out[lane] = tile[0] + tile[1]
 
@@ -154,7 +154,7 @@ def last_steps_of_a_tree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if t < 32:
         for step in (32, 16, 8, 4, 2, 1):
             if mistake:
-                tile[t] += tile[t + step]  # race: both
+                tile[t] += tile[t + step]
             else:
                 value = tile[t] + tile[t + step]
                 tc.syncwarp()
@@ -169,10 +169,10 @@ def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     """ldmatrix reads rows for other lanes, and orders no stores."""
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
-    tile.at(lane // 4, lane % 4 * 2).as_type(tc.s32).store(x[lane])  # race: first
+    tile.at(lane // 4, lane % 4 * 2).as_type(tc.s32).store(x[lane])
     if not mistake:
         tc.syncwarp()
-    word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(7 - lane % 8, 0))  # race: second
+    word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(7 - lane % 8, 0))
     out[lane] = word.bits(tc.s32)
 
 
@@ -184,10 +184,10 @@ def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if lane == 0:
         word[0] = 0
     tc.syncwarp()
-    tc.reduce("add", word.at(0), x[lane])  # race: first
+    tc.reduce("add", word.at(0), x[lane])
     if not mistake:
         tc.syncwarp()
-    out[lane] = word[0]  # race: second
+    out[lane] = word[0]
 
 
 def _signed_pairs(x):
@@ -199,14 +199,21 @@ _sum = mapped(64, lambda x: x.sum(keepdims=True).astype(np.int32))
 _matrix = mapped(32, lambda x: x.reshape(8, 4)[::-1].ravel())
 
 CASES = [
-    *variants(neighbour_without_syncwarp, 1, 32, mapped(32, lambda x: np.roll(x, -1)), Race),
+    *variants(
+        neighbour_without_syncwarp,
+        1,
+        32,
+        mapped(32, lambda x: np.roll(x, -1)),
+        Race,
+        reports=race("tile[lane]", "out[lane]"),
+    ),
     *variants(
         neighbour_after_a_collective,
         1,
         32,
         mapped(32, lambda x: np.roll(x, -1)),
         Race,
-        mistakes=("shfl", "vote", "redux", "match", "mma"),
+        reports=dict.fromkeys(("shfl", "vote", "redux", "match", "mma"), race("tile[lane]", "out[lane]")),
     ),
     *variants(
         overwritten_before_the_neighbour_has_read,
@@ -214,14 +221,54 @@ CASES = [
         32,
         mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]),
         Race,
+        reports=race("value =", "tile[lane] = x[1, lane]"),
     ),
-    *variants(two_lanes_write_one_place, 1, 32, mapped(32, lambda x: x), Race),
-    *variants(two_lanes_write_one_value, 1, 32, mapped(32, lambda x: x + 3), RaceWarning),
-    *variants(mask_of_half_the_lanes, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 16]), Race),
-    *variants(arms_of_a_branch, 1, 32, mapped(32, lambda x: x[15::-1]), Race),
-    *variants(after_a_branch, 1, 32, mapped(32, _signed_pairs), Race),
-    *variants(arms_write_one_place, 1, 32, mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)), Race),
-    *variants(last_steps_of_a_tree, 1, 64, _sum, Race),
-    *variants(matrix_after_plain_stores, 1, 32, _matrix, Race),
-    *variants(atomic_and_a_plain_load, 1, 32, mapped(32, lambda x: np.full(32, x.sum(), np.int32)), Race),
+    *variants(
+        two_lanes_write_one_place, 1, 32, mapped(32, lambda x: x), Race, reports=race("tile[lane // 2")
+    ),
+    *variants(
+        two_lanes_write_one_value,
+        1,
+        32,
+        mapped(32, lambda x: x + 3),
+        RaceWarning,
+        reports=race("tile[lane // 2 if mistake else lane] = 3"),
+    ),
+    *variants(
+        mask_of_half_the_lanes,
+        1,
+        32,
+        mapped(32, lambda x: x[np.arange(32) ^ 16]),
+        Race,
+        reports=race("tile[lane]", "out[lane]"),
+    ),
+    *variants(
+        arms_of_a_branch,
+        1,
+        32,
+        mapped(32, lambda x: x[15::-1]),
+        Race,
+        reports=race("tile[lane]", "out[lane - 16]"),
+    ),
+    *variants(
+        after_a_branch, 1, 32, mapped(32, _signed_pairs), Race, reports=race("tile[lane] = -x", "out[lane]")
+    ),
+    *variants(
+        arms_write_one_place,
+        1,
+        32,
+        mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)),
+        Race,
+        reports=race("tile[0] =", "tile[0 if"),
+    ),
+    *variants(last_steps_of_a_tree, 1, 64, _sum, Race, reports=race("tile[t] +=")),
+    *variants(matrix_after_plain_stores, 1, 32, _matrix, Race, reports=race("tile.at(lane // 4", "word =")),
+    *variants(
+        atomic_and_a_plain_load,
+        1,
+        32,
+        mapped(32, lambda x: np.full(32, x.sum(), np.int32)),
+        Race,
+        reports=race("tc.reduce", "out[lane]"),
+    ),
 ]

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 import tensorcore_dsl as tc
-from tests.planted.harness import Arguments, variants
+from tests.planted.harness import Arguments, error, race, variants
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -25,41 +25,41 @@ def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     for half in tc.static_range(2):
         for i in tc.static_range(4):
             row, col = i * 16 + t // 8, t % 8 * 8
-            tile_a.at(half, row, col).store(a.at(row, 64 * half + col).load(8))  # race 1,2,3: first
+            tile_a.at(half, row, col).store(a.at(row, 64 * half + col).load(8))
         row, col = t // 8, t % 8 * 8
-        tile_b.at(half, row, col).store(b.at(row, 64 * half + col).load(8))  # race 1,2,3: first
+        tile_b.at(half, row, col).store(b.at(row, 64 * half + col).load(8))
     if mistake == "proxy fence by one thread":
         if t == 0:
             tc.fence_proxy_async()
     elif mistake != "no proxy fence":
         tc.fence_proxy_async()
     if mistake == "a store behind the proxy fence":
-        tile_b[1, t // 8, t % 8 * 8] = b[t // 8, 64 + t % 8 * 8]  # race 4: first
+        tile_b[1, t // 8, t % 8 * 8] = b[t // 8, 64 + t % 8 * 8]
     if mistake != "no barrier behind the proxy fence":
         tc.barrier()
     acc = mma.d.zeros()
     if mistake != "no wgmma fence":
         tc.wgmma_fence()
     if mistake == "accumulators set behind the fence":
-        acc = mma.d.zeros()  # error 5; race 5: first
+        acc = mma.d.zeros()
     if mistake == "part of the warpgroup":
         if t < 96:
-            acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])  # error 6
+            acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])
     else:
-        acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])  # race 1,2,3,5,7: second; error 5,8
+        acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])
     if mistake not in ("no commit", "one commit for both, wait for one"):
         tc.wgmma_commit()
     if mistake == "A stored to in flight":
-        tile_a[0, t // 2, t % 2] = 0.0  # race 7: first
+        tile_a[0, t // 2, t % 2] = 0.0
     if mistake == "accumulators changed between the products":
-        acc = acc.map(lambda x: x * 1.0)  # error 9
-    acc = tc.wgmma_async(mma, acc, tile_a[1], tile_b[1])  # race 1,2,3,4,10: second; error 6
+        acc = acc.map(lambda x: x * 1.0)
+    acc = tc.wgmma_async(mma, acc, tile_a[1], tile_b[1])
     if mistake not in ("no commit", "commit behind the wait"):
         tc.wgmma_commit()
     if mistake == "one accumulator read in flight":
-        d[0, t % 16] = acc[0]  # error 11
+        d[0, t % 16] = acc[0]
     if mistake == "an accumulator set in flight":
-        acc[3] = 0.0  # error 12
+        acc[3] = 0.0
     if mistake in (
         "waits for one",
         "one commit for both, wait for one",
@@ -70,11 +70,11 @@ def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         tc.wgmma_wait(0)
     if mistake == "B stored to by one warp behind its wait of one":
         if t < 32:
-            tile_b[1, t // 8, t % 8 * 8] = 0.0  # race 10: first
+            tile_b[1, t // 8, t % 8 * 8] = 0.0
         tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
         row, col = acc.coordinates(i)
-        d[row, col] = acc[i]  # error 13,14,15,16,17
+        d[row, col] = acc[i]
     if mistake == "commit behind the wait":
         tc.wgmma_commit()
     if mistake in ("no commit", "no wait", "waits for one"):
@@ -82,25 +82,25 @@ def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         tc.wgmma_wait(0)
 
 
-PRODUCT = (
-    "no proxy fence",  # 1
-    "proxy fence by one thread",  # 2
-    "no barrier behind the proxy fence",  # 3
-    "a store behind the proxy fence",  # 4
-    "accumulators set behind the fence",  # 5
-    "part of the warpgroup",  # 6
-    "A stored to in flight",  # 7
-    "no wgmma fence",  # 8
-    "accumulators changed between the products",  # 9
-    "B stored to by one warp behind its wait of one",  # 10
-    "one accumulator read in flight",  # 11
-    "an accumulator set in flight",  # 12
-    "no wait",  # 13
-    "waits for one",  # 14
-    "no commit",  # 15
-    "one commit for both, wait for one",  # 16
-    "commit behind the wait",  # 17
-)
+PRODUCT = {
+    "no proxy fence": error("tc.wgmma_async(mma, acc, tile_a[0]"),
+    "proxy fence by one thread": error("tc.wgmma_async(mma, acc, tile_a[0]"),
+    "no barrier behind the proxy fence": race("tile_a.at", "tc.wgmma_async(mma, acc, tile_a[0]"),
+    "a store behind the proxy fence": error("tc.wgmma_async(mma, acc, tile_a[1]"),
+    "accumulators set behind the fence": error("tc.wgmma_async(mma, acc, tile_a[0]"),
+    "part of the warpgroup": error("tc.wgmma_async(mma, acc, tile_a[0]"),
+    "A stored to in flight": error("tile_a[0, t"),
+    "no wgmma fence": error("tc.wgmma_async(mma, acc, tile_a[0]"),
+    "accumulators changed between the products": error("acc = acc.map"),
+    "B stored to by one warp behind its wait of one": error("tile_b[1, t // 8, t % 8 * 8] = 0.0"),
+    "one accumulator read in flight": error("d[0, t % 16]"),
+    "an accumulator set in flight": error("acc[3] ="),
+    "no wait": error("d[row, col]"),
+    "waits for one": error("d[row, col]"),
+    "no commit": error("d[row, col]"),
+    "one commit for both, wait for one": error("d[row, col]"),
+    "commit behind the wait": error("d[row, col]"),
+}
 
 
 @tc.kernel
@@ -145,9 +145,7 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         )
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = mma(  # error
-        acc, left, right, True, 1, 1, 0, 0 if mistake == "B not transposed" else 1
-    )
+    acc = mma(acc, left, right, True, 1, 1, 0, 0 if mistake == "B not transposed" else 1)
     tc.wgmma_commit()
     tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
@@ -155,17 +153,20 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         d[row, col] = acc[i]
 
 
-DESCRIBED = (
-    "stride of A too large",  # 1
-    "A not swizzled",  # 2
-    "A from eight rows on",  # 3
-    "A from the middle of a row of chunks",  # 4
-    "A beyond shared memory",  # 5
-    "base offset of A",  # 6
-    "leading offset of B too large",  # 7
-    "leading offset and stride of B swapped",  # 8
-    "descriptors differ in a warp",  # 9
-    "B not transposed",  # 10
+DESCRIBED = dict.fromkeys(
+    (
+        "stride of A too large",
+        "A not swizzled",
+        "A from eight rows on",
+        "A from the middle of a row of chunks",
+        "A beyond shared memory",
+        "base offset of A",
+        "leading offset of B too large",
+        "leading offset and stride of B swapped",
+        "descriptors differ in a warp",
+        "B not transposed",
+    ),
+    error("acc = mma(acc, left, right"),
 )
 
 
@@ -187,7 +188,7 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: t
     if t == 0:
         for slot in tc.static_range(2):
             full[slot].init(1)
-            empty[slot].init(4 if mistake == "released by one warpgroup for both" else 8)  # error 1
+            empty[slot].init(4 if mistake == "released by one warpgroup for both" else 8)
         tc.fence_mbarrier_init()
     tc.barrier()
     if t >= 256:
@@ -198,10 +199,10 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: t
                 size = map_a.bytes + map_b.bytes + 64
                 if mistake == "bytes of A and B alone":
                     size = map_a.bytes + map_b.bytes
-                full[slot].arrive_expect_tx(size)  # error 2
-                tc.tma_load(tile_a[slot], map_a, (0, 64 * k), full[slot])  # race 1,3,4: first
-                tc.tma_load(tile_b[slot], map_b, (0, 64 * k), full[slot])  # race 1,3,4: first; error 2
-                tc.emit(  # race 1,3,5: first; error 2,9
+                full[slot].arrive_expect_tx(size)
+                tc.tma_load(tile_a[slot], map_a, (0, 64 * k), full[slot])
+                tc.tma_load(tile_b[slot], map_b, (0, 64 * k), full[slot])
+                tc.emit(
                     BULK_LOAD, tile_s.at(slot, 0).address, scales.at(k, 0).address, 64, full[slot].address
                 )
     else:
@@ -213,12 +214,10 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: t
                 if t % 128 == 0:
                     full[slot].wait(phase)
             elif mistake != "no wait for the stage":
-                full[slot].wait(phase)  # error 2
+                full[slot].wait(phase)
             tc.wgmma_fence()
             left = tile_a[slot, group]
-            acc = tc.wgmma_async(  # race 1,3,4: second; error 2,6,7
-                mma, acc, left, tile_b[slot], accumulate=False
-            )
+            acc = tc.wgmma_async(mma, acc, left, tile_b[slot], accumulate=False)
             if mistake == "released before the wait":
                 empty[slot].arrive(pred=lane == 0)
             tc.wgmma_commit()
@@ -226,15 +225,13 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: t
                 tc.wgmma_wait(1)
                 empty[slot].arrive(pred=lane == 0)
             if mistake == "scaled in flight":
-                total = total + acc  # error 8
+                total = total + acc
             tc.wgmma_wait(0)
             if mistake == "scales read behind the release":
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             for i in tc.static_range(len(acc)):
-                total[i] = (
-                    total[i] + acc[i] * tile_s[slot, acc.coordinates(i)[1]]
-                )  # race 1,3,5: second; error 2,6,7
+                total[i] = total[i] + acc[i] * tile_s[slot, acc.coordinates(i)[1]]
             if mistake != "scales not fenced before the release":
                 tc.fence_proxy_async()
             tc.syncwarp()
@@ -251,17 +248,17 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: t
             d[64 * group + row, col] = total[i]
 
 
-PIPELINE = (
-    "released by one warpgroup for both",  # 1
-    "bytes of A and B alone",  # 2
-    "released before the wait",  # 3
-    "released with one in flight",  # 4
-    "scales read behind the release",  # 5
-    "one thread waits",  # 6
-    "no wait for the stage",  # 7
-    "scaled in flight",  # 8
-    "scales not fenced before the release",  # 9
-)
+PIPELINE = {
+    "released by one warpgroup for both": race("tc.tma_load(tile_a", "acc = tc"),
+    "bytes of A and B alone": error("tc.emit"),
+    "released before the wait": race("tc.tma_load(tile_a", "acc = tc"),
+    "released with one in flight": race("tc.tma_load(tile_a", "acc = tc"),
+    "scales read behind the release": race("tc.emit", "total[i] ="),
+    "one thread waits": error("acc = tc"),
+    "no wait for the stage": error("acc = tc"),
+    "scaled in flight": error("total ="),
+    "scales not fenced before the release": error("tc.emit"),
+}
 
 
 @tc.kernel
@@ -278,17 +275,13 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = 
     for half in tc.static_range(2):
         for i in tc.static_range(4):
             row, col = i * 16 + u // 8, u % 8 * 8
-            tile_a.at(group, row, col).store(  # race 1: first
-                a.at(64 * group + row, 64 * half + col).load(8)
-            )
+            tile_a.at(group, row, col).store(a.at(64 * group + row, 64 * half + col).load(8))
         if group == 0:
-            tile_b.at(u // 8, u % 8 * 8).store(  # race 1,2: first
-                b.at(u // 8, 64 * half + u % 8 * 8).load(8)
-            )
+            tile_b.at(u // 8, u % 8 * 8).store(b.at(u // 8, 64 * half + u % 8 * 8).load(8))
         tc.fence_proxy_async()
         tc.barrier()
         tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, tile_a[group], tile_b)  # race 1,2: second
+        acc = tc.wgmma_async(mma, acc, tile_a[group], tile_b)
         tc.wgmma_commit()
         if mistake == "meets before its own wait":
             tc.barrier()
@@ -301,20 +294,20 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = 
         if group == turn:
             for i in tc.static_range(len(acc)):
                 row, col = acc.coordinates(i)
-                out[row, col] = acc[i]  # race 3: first
+                out[row, col] = acc[i]
         if mistake != "staged without a barrier":
             tc.barrier()
         for i in tc.static_range(4):
             place = t + 256 * i
-            d[64 * turn + place // 16, place % 16] = out[place // 16, place % 16]  # race 3: second
+            d[64 * turn + place // 16, place % 16] = out[place // 16, place % 16]
         tc.barrier()
 
 
-SHARED_BY_GROUPS = (
-    "meets before its own wait",  # 1
-    "each group meets alone",  # 2
-    "staged without a barrier",  # 3
-)
+SHARED_BY_GROUPS = {
+    "meets before its own wait": race("tile_b.at", "acc = tc"),
+    "each group meets alone": race("tile_b.at", "acc = tc"),
+    "staged without a barrier": race("out[row, col]", "d[64 * turn"),
+}
 
 
 @tc.kernel
@@ -335,17 +328,17 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     for k in range(a.shape[1] // 64):
         if t == 0:
             bar.arrive_expect_tx(map_a.bytes + map_b.bytes)
-            tc.tma_load(tile_a, map_a, (0, 64 * k), bar)  # race 1: first; error 1
+            tc.tma_load(tile_a, map_a, (0, 64 * k), bar)
             tc.tma_load(tile_b, map_b, (0, 64 * k), bar)
         if mistake != "not waited for before it is doubled":
             bar.wait(k & 1)
         for i in tc.static_range(4):
             place = tile_a.at(i * 16 + t // 8, t % 8 * 8)
-            values = place.load(8)  # race 1: second; error 1
-            place.store([x + x for x in values])  # race 2,3,4: first; error 1
+            values = place.load(8)
+            place.store([x + x for x in values])
             if mistake == "fenced before it is doubled":
                 tc.fence_proxy_async()
-                place.store([x + x for x in values])  # race 4: first
+                place.store([x + x for x in values])
         if mistake == "not waited for before it is doubled":
             bar.wait(k & 1)
         if mistake == "fenced by a thread that waited":
@@ -355,7 +348,7 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
             tc.fence_proxy_async()
         tc.barrier()
         tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, tile_a, tile_b)  # race 2,3,4: second
+        acc = tc.wgmma_async(mma, acc, tile_a, tile_b)
         tc.wgmma_commit()
         tc.wgmma_wait(0)
         tc.barrier()
@@ -365,12 +358,12 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         d[row, col] = acc[i]
 
 
-IN_PLACE = (
-    "not waited for before it is doubled",  # 1
-    "not fenced when doubled",  # 2
-    "fenced by a thread that waited",  # 3
-    "fenced before it is doubled",  # 4
-)
+IN_PLACE = {
+    "not waited for before it is doubled": error("values ="),
+    "not fenced when doubled": error("acc = tc"),
+    "fenced by a thread that waited": error("acc = tc"),
+    "fenced before it is doubled": error("acc = tc"),
+}
 
 
 @tc.kernel
@@ -392,33 +385,33 @@ def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, mistake
     for k in range(turns):
         if mistake != "no fence behind the loads of A":
             tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, [left], tile_b[k])  # error 1,2,3,4; race 2,3: second
+        acc = tc.wgmma_async(mma, acc, [left], tile_b[k])
         if mistake == "A set in part in flight":
-            left[0] = tc.bf16(0.0)  # error 4; race 4: first
+            left[0] = tc.bf16(0.0)
         tc.wgmma_commit()
         if mistake == "next A behind a wait for one":
             tc.wgmma_wait(1)
         elif mistake not in ("next A in flight", "accumulators read in the loop"):
             tc.wgmma_wait(0)
         if mistake == "accumulators read in the loop":
-            d[t % 64, 0] = acc[0]  # error 5
+            d[t % 64, 0] = acc[0]
             tc.wgmma_wait(0)
         following = min(k + 1, turns - 1)
         if mistake != "A set in part in flight":
-            left = tc.load_elements(a, mma.a, origin=(0, 16 * following))  # error 2,3; race 2,3: first
+            left = tc.load_elements(a, mma.a, origin=(0, 16 * following))
     tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
         row, col = acc.coordinates(i)
         d[row, col] = acc[i]
 
 
-FROM_REGISTERS = (
-    "no fence behind the loads of A",  # 1
-    "next A in flight",  # 2
-    "next A behind a wait for one",  # 3
-    "A set in part in flight",  # 4
-    "accumulators read in the loop",  # 5
-)
+FROM_REGISTERS = {
+    "no fence behind the loads of A": error("acc = tc"),
+    "next A in flight": error("origin=(0, 16 * following)"),
+    "next A behind a wait for one": error("origin=(0, 16 * following)"),
+    "A set in part in flight": error("left[0] ="),
+    "accumulators read in the loop": error("d[t % 64, 0]"),
+}
 
 
 @tc.kernel
@@ -429,35 +422,35 @@ def sparse(out: tc.Array, turns: tc.s32, mistake: tc.Const = ""):
     tile_a, tile_b = tc.shared((64, 32), tc.f16, swizzle=64), tc.shared((64, 64), tc.f16, swizzle=128)
     t = tc.threadIdx.x
     for i in tc.static_range(16):
-        tile_a[t // 2, t % 2 * 16 + i] = tc.f16(1)  # race 1: first
+        tile_a[t // 2, t % 2 * 16 + i] = tc.f16(1)
     for i in tc.static_range(32):
-        tile_b[t // 2, t % 2 * 32 + i] = tc.f16(1)  # race 1: first
+        tile_b[t // 2, t % 2 * 32 + i] = tc.f16(1)
     if mistake != "no proxy fence":
         tc.fence_proxy_async()
     tc.barrier()
     acc, word = mma.d.zeros(), tc.u32(0x44444444)
     for _ in range(turns):
         tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, tile_a, tile_b, metadata=[word])  # error 2,3; race: second
+        acc = tc.wgmma_async(mma, acc, tile_a, tile_b, metadata=[word])
         tc.wgmma_commit()
         if mistake == "metadata changed behind a wait for one":
             tc.wgmma_wait(1)
         elif mistake not in ("metadata changed in flight", "B changed in flight"):
             tc.wgmma_wait(0)
         if mistake == "B changed in flight":
-            tile_b[t // 2, t % 2] = tc.f16(1)  # race 4: first
+            tile_b[t // 2, t % 2] = tc.f16(1)
             tc.wgmma_wait(0)
-        word = word ^ 0x88888888  # error 2,3; race 2,3: first
+        word = word ^ 0x88888888
     tc.wgmma_wait(0)
     out[t] = acc[0]
 
 
-SPARSE = (
-    "no proxy fence",  # 1
-    "metadata changed in flight",  # 2
-    "metadata changed behind a wait for one",  # 3
-    "B changed in flight",  # 4
-)
+SPARSE = {
+    "no proxy fence": error("acc ="),
+    "metadata changed in flight": error("word = word"),
+    "metadata changed behind a wait for one": error("word = word"),
+    "B changed in flight": error("tile_b[t // 2, t % 2]"),
+}
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -502,11 +495,11 @@ def ones(draw: np.random.Generator) -> Arguments:
 
 
 CASES = [
-    *variants(product, 1, 128, operands(64, 128), mistakes=PRODUCT),
-    *variants(described, 1, 128, by_hand, mistakes=DESCRIBED),
-    *variants(pipeline, 1, 288, scaled, mistakes=PIPELINE),
-    *variants(shared_by_groups, 1, 256, operands(128, 128), mistakes=SHARED_BY_GROUPS),
-    *variants(in_place, 1, 128, operands(64, 192, factor=2), mistakes=IN_PLACE),
-    *variants(from_registers, 1, 128, operands(64, 64, turns=4), mistakes=FROM_REGISTERS),
-    *variants(sparse, 1, 128, ones, mistakes=SPARSE),
+    *variants(product, 1, 128, operands(64, 128), reports=PRODUCT),
+    *variants(described, 1, 128, by_hand, reports=DESCRIBED),
+    *variants(pipeline, 1, 288, scaled, reports=PIPELINE),
+    *variants(shared_by_groups, 1, 256, operands(128, 128), reports=SHARED_BY_GROUPS),
+    *variants(in_place, 1, 128, operands(64, 192, factor=2), reports=IN_PLACE),
+    *variants(from_registers, 1, 128, operands(64, 64, turns=4), reports=FROM_REGISTERS),
+    *variants(sparse, 1, 128, ones, reports=SPARSE),
 ]
