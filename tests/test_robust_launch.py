@@ -164,24 +164,6 @@ for block in (1, 32, 256):
         assert launch._chunks(program, 10**9, 1, 4, 8, 227 << 10)[0] % 8 == 0
 
     @pytest.mark.parametrize(
-        "ctas, cluster, expected",
-        [
-            (10**6, 1, 127),
-            (10**6, 2, 126),
-            (128, 1, 65),
-            (128, 2, 66),
-            (64, 1, 33),
-            (32, 1, 16),
-            (100, 1, 50),
-        ],
-    )
-    def test_registers_do_not_meet_in_a_few_sets_of_a_cache(self, ctas, cluster, expected, monkeypatch):
-        """Those of 256 threads a block, of which a chunk may have 128, in chunks of two workers."""
-        monkeypatch.setattr(launch, "MAX_THREADS", 128 * 256)
-        program = compile_program(Builder(("a", u64)).kernel)
-        assert launch._chunks(program, ctas, 256, 2, cluster, 0)[0] == expected
-
-    @pytest.mark.parametrize(
         "ctas, workers, sizes",
         [
             (200, 2, [100, 100]),

@@ -71,9 +71,7 @@ MAX_WORKERS = 1024
 MIN_SECONDS_NEW_WORKERS, MIN_SECONDS_IDLE_WORKERS = 0.3, 0.05
 COPY_RATE = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
 MIN_LONG_THREADS = 1 << 15  # A first launch of at least these threads counts as long.
-CACHE_SET_STRIDE = 1 << 15  # bytes: lines of memory at a multiple of it often meet in one set of a cache
 STEP_COST = 0.25  # fixed cost of the steps of a chunk, in times of the largest chunk
-FEW_CLUSTERS = 16  # A chunk of few clusters does not grow by one to avoid CACHE_SET_STRIDE.
 THREADED_CHUNKS = 2  # chunks that run at a time in threads: more would wait for the interpreter's lock
 QUEUED_CHUNKS = 4  # chunks for each worker that run or wait to run
 
@@ -499,21 +497,17 @@ def _chunks(
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)
         smallest, workers = 0 if apart else least // threads, min(workers, at_once)
         each = max(-(-ctas // workers), smallest)
-        size = _even(ctas, workers, smallest, min(each + cluster, largest), threads, cluster)
+        size = _even(ctas, workers, smallest, min(each + cluster - 1, largest), cluster)
     size = -(-max(size, 1) // cluster) * cluster
     return size, min(workers, at_once, -(-ctas // size))
 
 
 @lru_cache(256)
-def _even(ctas: int, workers: int, smallest: int, largest: int, threads: int, cluster: int) -> int:
+def _even(ctas: int, workers: int, smallest: int, largest: int, cluster: int) -> int:
     """CTAs of a chunk that let the busiest worker finish first, or within 0.2% of that time.
 
     The size lies between `largest` and the larger of `smallest` and half of `largest`.
     """
-
-    def meets(size: int) -> bool:
-        """Whether registers of a thread, size * threads words apart, meet in few sets of a cache."""
-        return FEW_CLUSTERS * cluster < size < ctas and 4 * size * threads % CACHE_SET_STRIDE == 0
 
     def longest(size: int) -> float:
         """Time of the busiest worker, in times of a CTA."""
@@ -525,7 +519,7 @@ def _even(ctas: int, workers: int, smallest: int, largest: int, threads: int, cl
     most = max(largest // cluster, 1)
     fewest = min(max((most + 1) // 2, smallest // cluster), most)
     sizes = [cluster * count for count in range(most, fewest - 1, -1)]
-    times = {size: longest(size) for size in sizes if not meets(size)} or {sizes[0]: 0.0}
+    times = {size: longest(size) for size in sizes}
     least = min(times.values())
     return next(size for size, time in times.items() if time <= 1.002 * least)
 
