@@ -344,10 +344,14 @@ def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
     tc.barrier()
     if asks == "test":
         done = bar.test(0)
-        if not bug:
-            while not done:
-                done = bar.test(0)
-    elif bug:
+        while not done:
+            if bug:
+                break
+            done = bar.test(0)
+    elif bug == 1:
+        while not tc.emit("mbarrier.try_wait.parity.shared::cta.b64", bar.accessed(), 0):
+            break
+    elif bug == 2:
         tc.emit("mbarrier.try_wait.parity.shared::cta.b64", bar.accessed(), 0)
     else:
         bar.wait(0)
@@ -366,6 +370,14 @@ def test_bulk_copies_are_late_in_some_orders(asks):
     asked_once.emulator("sm_90a", order=2)[1, 64](x, out, asks, 1)
     with pytest.raises(tc.errors.Uninitialised, match="in flight"):
         asked_once.emulator("sm_90a", order=1)[1, 64](x, out, asks, 1)
+
+
+def test_a_wait_whose_answer_nothing_reads_ends_early():
+    """Behind a wait in vain the copy is still in flight, in the emulator's own order, too."""
+    x, out = np.arange(32, dtype=np.int32).reshape(1, 32), np.zeros(64, np.int32)
+    with pytest.raises(tc.errors.Uninitialised, match="in flight: nobody has waited") as raised:
+        asked_once.emulator("sm_90a")[1, 64](x, out, "wait", 2)
+    assert "tile[0, tc.lane_id()]" in raised.value.loc.excerpt()
 
 
 def test_the_elected_lane_is_another_in_some_orders():

@@ -284,7 +284,7 @@ class SharedTiles:
             )
         ordered = np.sort(chunks)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if rows and len(twice) and descriptor.leading and descriptor.stride:
+        if pitch and len(twice) and descriptor.leading and descriptor.stride:
             raise EmulationError(
                 f"{what} reads shared bytes {twice[0]:#x} to {twice[0] + CHUNK - 1:#x} twice, with a leading "
                 f"offset of {descriptor.leading} and a stride of {descriptor.stride} bytes; it points into {place}"

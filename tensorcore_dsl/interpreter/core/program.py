@@ -122,7 +122,8 @@ class Program(EagerDict):
     rows: by position, what compiled code executes (see `regions.plan`).
     flow: where threads go, a `Flow`. cuts: positions over which no region goes.
     copied: by position, the uses of registers of asynchronous products.
-    products: by position, the products of warps without a guard.
+    products: by position, the products of warps without a guard. unheard: positions of waits
+        for mbarriers that may end early, since nothing reads their answers.
     runs: the functions of all steps, by whether each notes its position first, and the level of
         regions. fills: by level, whether steps outside of regions read parameters of `fixed`.
     flags: places of the conditions of counted loops, which steps write before they read them.
@@ -154,6 +155,7 @@ class Program(EagerDict):
     cuts: set[int] = field(default_factory=set)
     copied: dict[int, Any] = field(default_factory=dict)
     products: dict[int, Any] = field(default_factory=dict)
+    unheard: set[int] = field(default_factory=set)
     runs: dict[tuple[bool, int], list[Run]] = field(default_factory=dict)
     flags: list[int] = field(default_factory=list)
     fills: dict[int, bool] = field(default_factory=dict)

@@ -73,6 +73,7 @@ class _Compiler:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
         self.add = self.program.steps.append
         self.watched = mma_hazards.product_registers(kernel)
+        self.read = {value for node in nodes.walk(kernel.body) for value in nodes.reads(node)}
         self.places = self.program.values
         self.made: dict[Any, Loc | None] = {}  # where registers were computed last
         self.inside: Loop | None = None
@@ -248,6 +249,8 @@ class _Compiler:
         elif run is plain and self._takes_all(op, mask):
             self._fuse_op(op, guard)
         self.program.classify(op.instr)
+        if blocking and op.instr.uses_mbarrier and self.read.isdisjoint(op.results):
+            self.program.unheard.add(self.here)
         if guard is not None:
             if op.instr.aligned:
                 run = steps.undivided(run, self.here)

@@ -205,7 +205,7 @@ class Mbarriers(EagerDict):
             self.state,
             go,
             self.asks_for,
-            chunk.unusual,
+            chunk.unusual or chunk.at_step in chunk.program.unheard,
             self.early,
         )
         if status > 1:
