@@ -31,9 +31,9 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import scratch
 
 # Heads of k and v that advance together in the list of tiles, so that concurrent tiles of a head visit
-# different blocks. With more, the sums of D 256 leave the cache: 8 are 3 to 4 % slower on an H200. But
-# under a causal mask, whose last tiles are short, a section has as many tiles as this: 4 % for 32 tiles.
-SECTION, CAUSAL_TILES = 4, 256
+# different blocks. If a head has many tiles, fewer heads: else the sums of dQ leave the cache. With 8
+# heads, D 256 takes 3 to 4 % longer on an H200, and 32,768 keys 5 %.
+SECTION, LONG_SECTION = 8, 4
 WORDS = 64 * 64  # f32 sums of a share of dQ
 
 
@@ -228,7 +228,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     config = configured_gradients(traits)
     spaces = Workspaces.of(problem, config.BM, config.shares, sequences)
     tiles = -(-keys // config.BN) * kv_heads * sequences
-    section = max(SECTION, CAUSAL_TILES * kv_heads * sequences // tiles) if traits.right else SECTION
+    section = SECTION if tiles < _many_tiles(traits, config) * kv_heads * sequences else LONG_SECTION
     if traits.packed:  # each sequence may begin a tile
         tiles = (keys // config.BN + sequences) * kv_heads
 
@@ -257,6 +257,13 @@ def configured_gradients(traits: AttentionTraits) -> BackwardConfig:
     """Choose the configuration of the wgmma kernel by D."""
     most = max(traits.depth, traits.width)
     return BackwardConfig(2 if most <= SLAB else 1, wide=most > 128)
+
+
+def _many_tiles(traits: AttentionTraits, config: BackwardConfig) -> int:
+    """How many tiles of a head are many, measured. Under a causal mask the last ones are short."""
+    if not config.wide:
+        return 128
+    return 64 if traits.right else 1
 
 
 def _bind_all(
