@@ -544,8 +544,8 @@ CASES = [
         64,
         mapped((16, 16), lambda x: x[::-1].copy()),
         reports={
-            "no barrier": race("tc.copy_tile(tile, x", "out[place"),
-            "box": error("tc.copy_tile(tile, x"),
+            "no barrier": race("tc.copy_tile(tile, x, (1 if", "out[place"),
+            "box": error("tc.copy_tile(tile, x, (1 if"),
             "half of the threads": error("out[place"),
         },
     ),
