@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import linecache
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,12 @@ def execute_text(source: str, file: str, names: dict[str, Any]) -> dict[str, Any
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     exec(compile(source, file, "exec"), names)
     return names
+
+
+def line_of(kernel: Any, text: str) -> int:
+    """The line of the file where the source of a kernel, or of a function, first has `text`."""
+    lines, first = inspect.getsourcelines(getattr(kernel, "function", kernel))
+    return first + next(i for i, line in enumerate(lines) if text in line)
 
 
 def launch(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 import pytest
+from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, Divergence
@@ -109,12 +109,6 @@ BROKEN: dict[Any, tuple[str, str]] = {
 }
 
 
-def marked_line(kernel: Any) -> int:
-    """The line of the file that is marked in the source of a kernel."""
-    lines, first = inspect.getsourcelines(kernel.function)
-    return first + next(i for i, line in enumerate(lines) if "# here" in line)
-
-
 @pytest.mark.parametrize("kernel", BROKEN, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("order", [None, 0, 1])
 @pytest.mark.parametrize("checks", [True, False])
@@ -122,7 +116,7 @@ def test_a_part_of_a_warp_at_a_barrier(kernel, order, checks):
     x = np.zeros(64, np.float32)
     with pytest.raises(Divergence) as error:
         kernel.emulator("sm_90a", order=order, checks=checks)[1, 64](x)
-    assert error.value.loc is not None and error.value.loc.line == marked_line(kernel)
+    assert error.value.loc is not None and error.value.loc.line == line_of(kernel, "# here")
     here, away = BROKEN[kernel]
     lanes = here.split(" of warp")[0]  # another order may find another warp first
     assert lanes in error.value.message and away in error.value.message
@@ -284,7 +278,7 @@ def test_a_lane_that_waits_elsewhere_is_a_deadlock():
     with pytest.raises(Deadlock) as error:
         one_lane_waits_forever.emulator("sm_90a")[1, 64](np.zeros(64, np.float32))
     assert error.value.loc is not None
-    assert error.value.loc.line == marked_line(one_lane_waits_forever)
+    assert error.value.loc.line == line_of(one_lane_waits_forever, "# here")
 
 
 @tc.kernel

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
+from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, OperandError
@@ -28,13 +28,6 @@ def session(capsys: Any, launch: Any, *commands: str, args: tuple[Any, ...] = ()
     parts = capsys.readouterr().out.split("(tcdb) ")
     assert [part.split("\n", 1)[0] for part in parts[1:]] == list(commands)
     return [part.split("\n", 1)[1].rstrip("\n") for part in parts[1:]]
-
-
-def line(kernel: Any, text: str) -> int:
-    """The line of the file where the source of a function has `text`."""
-    function = getattr(kernel, "function", kernel)
-    lines, first = inspect.getsourcelines(function)
-    return first + next(i for i, source in enumerate(lines) if text in source)
 
 
 def double(value: Any) -> Any:
@@ -64,7 +57,7 @@ class TestStops:
         assert printed[2] == "6  (lane 5)"
         assert printed[3].splitlines() == [
             "block 0, warp 0, lane 5",
-            f"> {__file__}({line(sums, 'breakpoint')})sums()",
+            f"> {__file__}({line_of(sums, 'breakpoint')})sums()",
             "-> breakpoint()",
         ]
         assert printed[4] == "20.0  (lane 5)"
@@ -75,22 +68,22 @@ class TestStops:
         printed = session(
             capsys, sums.emulate[1, 64], "n", "s", "s", "s", "r", "c", "c", args=(X, np.zeros_like(X), 3)
         )
-        assert place(printed[0]) == line(sums, "double(")
-        assert place(printed[1]) == line(double, "twice = ")
-        assert place(printed[2]) == line(double, "return")
-        assert place(printed[3]) == line(sums, "if i == 5")
+        assert place(printed[0]) == line_of(sums, "double(")
+        assert place(printed[1]) == line_of(double, "twice = ")
+        assert place(printed[2]) == line_of(double, "return")
+        assert place(printed[3]) == line_of(sums, "if i == 5")
         # `r` from the kernel itself goes on to the next breakpoint.
-        assert place(printed[4]) == line(sums, "breakpoint")
+        assert place(printed[4]) == line_of(sums, "breakpoint")
 
     def test_next_stays_in_the_function(self, capsys):
         place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
         printed = session(
             capsys, sums.emulate[1, 64], "n", "n", "n", "unt", "n", "n", args=(X, np.zeros_like(X), 2)
         )
-        assert place(printed[0]) == line(sums, "double(")
-        assert place(printed[1]) == line(sums, "if i == 5")
-        assert place(printed[2]) == line(sums, "breakpoint")
-        assert place(printed[3]) == line(sums, "out[i]")
+        assert place(printed[0]) == line_of(sums, "double(")
+        assert place(printed[1]) == line_of(sums, "if i == 5")
+        assert place(printed[2]) == line_of(sums, "breakpoint")
+        assert place(printed[3]) == line_of(sums, "out[i]")
         assert printed[4].splitlines()[2] == "-> (the end of the kernel)"
         assert printed[5] == ""
 
@@ -110,16 +103,16 @@ class TestStops:
             "c",
             args=(X, np.zeros_like(X), 2),
         )
-        assert printed[2].splitlines()[0] == f"-> {__file__}({line(double, 'twice =')})double()"
-        assert f"   {__file__}({line(sums, 'double(')})sums()" in printed[2]
+        assert printed[2].splitlines()[0] == f"-> {__file__}({line_of(double, 'twice =')})double()"
+        assert f"   {__file__}({line_of(sums, 'double(')})sums()" in printed[2]
         assert "    total = total + double(x[i])" in printed[2]
         assert printed[3].startswith("*** NameError: name 'total'")
-        assert printed[4].splitlines()[1] == f"> {__file__}({line(sums, 'double(')})sums()"
+        assert printed[4].splitlines()[1] == f"> {__file__}({line_of(sums, 'double(')})sums()"
         assert printed[5].startswith("[ 0.  2.  4.  6.")
-        assert f"{line(double, 'twice')} ->     twice = value + value" in printed[7]
+        assert f"{line_of(double, 'twice')} ->     twice = value + value" in printed[7]
 
     def test_breakpoints_at_lines(self, capsys):
-        out, end = line(sums, "out[i]"), line(sums, "def sums")
+        out, end = line_of(sums, "out[i]"), line_of(sums, "def sums")
         printed = session(
             capsys,
             sums.emulate[1, 64],
@@ -148,7 +141,7 @@ class TestStops:
         with pytest.raises(DebuggerQuit, match="left with quit") as error:
             session(capsys, sums.emulate[1, 64], "q", args=args)
         assert error.value.loc is not None
-        assert error.value.loc.line == line(sums, "breakpoint")
+        assert error.value.loc.line == line_of(sums, "breakpoint")
         with pytest.raises(DebuggerQuit, match="input ended"), tc.debugger.script("p i"):
             sums.emulate[1, 64](*args)
         monkeypatch.setattr("sys.stdin", io.StringIO("p i\nwhere\n"))
@@ -526,7 +519,7 @@ class TestValues:
                 breakpoint()
                 tc.barrier(1, 64)
 
-        at = line(apart.function, "tc.barrier(1, 64)")
+        at = line_of(apart.function, "tc.barrier(1, 64)")
         printed = session(
             capsys, apart.emulate[1, 64], "p state", "warp 0", "p state", "warps", "barriers", "c", args=(X,)
         )
@@ -639,11 +632,11 @@ class TestTrace:
         assert np.array_equal(out, np.where(np.arange(64) % 32 < 16, 2 * X, -2))
         records = trace.of("total", block=1, warp=1)
         assert [r.line for r in records] == [
-            line(traced, "total = 0.0"),
-            line(traced, "total +="),
-            line(traced, "total -="),
-            line(traced, "total +="),
-            line(traced, "total -="),
+            line_of(traced, "total = 0.0"),
+            line_of(traced, "total +="),
+            line_of(traced, "total -="),
+            line_of(traced, "total +="),
+            line_of(traced, "total -="),
         ]
         assert [r.step for r in trace] == list(range(len(trace)))
         low, high = np.arange(32, 48), np.arange(48, 64)
@@ -667,7 +660,7 @@ class TestTrace:
 
     def test_the_table(self):
         trace = traced.emulator(trace={"total": range(3)})[1, 32](X, np.zeros_like(X), 1).trace
-        first = line(traced, "total = 0.0")
+        first = line_of(traced, "total = 0.0")
         assert str(trace).splitlines() == [
             "line  block  warp  lanes  variable  value",
             f"{first:<4}  0      0     0-2    total     [0. 0. 0.]",
@@ -806,5 +799,5 @@ class TestPrint:
         for kernel, what in ((tiles, "a shared tile"), (arrays, "an array")):
             with pytest.raises(OperandError, match=f"print of {what} works in emulation only") as e:
                 kernel.ptx(X, arch="sm_90a")
-            assert e.value.loc is not None and e.value.loc.line == line(kernel, "print(")
+            assert e.value.loc is not None and e.value.loc.line == line_of(kernel, "print(")
         assert "vprintf" in fragments.ptx(X, arch="sm_90a")

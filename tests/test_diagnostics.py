@@ -1,6 +1,5 @@
 """Assembler diagnostics at source lines, and the search for a whole-program ptxas."""
 
-import inspect
 import re
 import stat
 import struct
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import assemble, ptxas
@@ -131,11 +131,6 @@ def test_an_empty_log_says_nothing():
 
 def needs_assembler():
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
-
-
-def line_of(function, text):
-    lines, first = inspect.getsourcelines(function)
-    return first + next(i for i, line in enumerate(lines) if text in line)
 
 
 def spilling(x: tc.Array):

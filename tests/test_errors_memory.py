@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from refused_kernels import F32, INTS, Refusals, check
+from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArrayType, EmulationError, LayoutError, OperandError
@@ -106,8 +107,7 @@ def test_operands_of_another_extent_or_type(given, message):
     with pytest.raises(OperandError) as found:
         product.ir(**given, arch="sm_90a")
     assert message in found.value.message
-    lines, first = inspect.getsourcelines(product.function)
-    assert found.value.loc.line == first + next(i for i, line in enumerate(lines) if "wgmma_async" in line)
+    assert found.value.loc.line == line_of(product, "wgmma_async")
 
 
 def rows_of(given: dict[str, Any], choose: Any = lambda tile, i: tile) -> Any:

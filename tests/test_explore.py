@@ -362,14 +362,14 @@ def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
 def test_bulk_copies_are_late_in_some_orders(asks):
     x, out = np.arange(32, dtype=np.int32).reshape(1, 32), np.zeros(64, np.int32)
     with tc.target("cpu", "sm_90a"):
-        found = asked_once.explore(20)[1, 64](x, out, asks, 1)
+        found = asked_once.explore(20)[1, 64](x, out, asks, bug=True)
         assert isinstance(found.error, tc.errors.Uninitialised) and "in flight" in str(found.error)
-        assert asked_once.explore(20)[1, 64](x, out, asks, 0)
-    asked_once.emulator("sm_90a")[1, 64](x, out, asks, 1)
+        assert asked_once.explore(20)[1, 64](x, out, asks, bug=False)
+    asked_once.emulator("sm_90a")[1, 64](x, out, asks, bug=True)
     assert (out.reshape(2, 32) == x).all()
-    asked_once.emulator("sm_90a", order=2)[1, 64](x, out, asks, 1)
+    asked_once.emulator("sm_90a", order=2)[1, 64](x, out, asks, bug=True)
     with pytest.raises(tc.errors.Uninitialised, match="in flight"):
-        asked_once.emulator("sm_90a", order=1)[1, 64](x, out, asks, 1)
+        asked_once.emulator("sm_90a", order=1)[1, 64](x, out, asks, bug=True)
 
 
 def test_a_wait_whose_answer_nothing_reads_ends_early():
@@ -383,6 +383,6 @@ def test_a_wait_whose_answer_nothing_reads_ends_early():
 def test_the_elected_lane_is_another_in_some_orders():
     x, out = np.arange(5, 37, dtype=np.int32), np.zeros(1, np.int32)
     with tc.target("cpu", "sm_90a"):
-        found = by_the_elected_lane.explore(20)[1, 32](x, out, 1)
+        found = by_the_elected_lane.explore(20)[1, 32](x, out, bug=True)
         assert found.differences and found.order == "down"
-        assert by_the_elected_lane.explore(20)[1, 32](x, out, 0)
+        assert by_the_elected_lane.explore(20)[1, 32](x, out, bug=False)

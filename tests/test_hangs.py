@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arch import arch
@@ -239,15 +240,6 @@ def message(kernel: Any, grid: Any, block: int, *args: Any, **options: Any) -> s
     with pytest.raises(tc.Deadlock) as error:
         kernel.emulator("sm_90a", **options)[grid, block](*args)
     return str(error.value)
-
-
-def line_of(kernel: Any, text: str) -> int:
-    """The line of the only place in a kernel that reads so."""
-    code = kernel.function.__code__
-    with open(code.co_filename) as file:
-        lines = file.read().splitlines()
-    first = code.co_firstlineno
-    return next(n for n, line in enumerate(lines, 1) if n >= first and text in line)
 
 
 def test_what_a_loop_polls():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from assembler import assembles
+from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes
@@ -41,11 +41,6 @@ def mapped(x: tc.Array, n: tc.s32):
     x[i] = shifted(x[i])
     tc.barrier()
     x[i] = shifted(x[n - 1 - i])
-
-
-def line(function: Any, text: str) -> int:
-    lines, first = inspect.getsourcelines(getattr(function, "function", function))
-    return first + next(i for i, source in enumerate(lines) if text in source)
 
 
 def adding(*locs: Loc | None) -> Kernel:
@@ -130,11 +125,11 @@ class TestText:
         full = mapped.ptx(X, 1, arch="sm_90a", lineinfo=True)
         ir = mapped.specialise((X, 1), {}, "sm_90a").ir
         by_full, by_plain = source_lines(full, ir), source_lines(full, ir, counted=False)
-        barrier = __file__, line(mapped, "tc.barrier()")
+        barrier = __file__, line_of(mapped, "tc.barrier()")
         assert by_full[1 + full.splitlines().index("    bar.sync 0;")] == barrier
         assert by_plain[1 + plain.index("    bar.sync 0;")] == barrier
         product = next(i for i, text in enumerate(plain, 1) if "mul.rn.f32" in text)
-        assert by_plain[product] == (__file__, line(triple, "value * 3.0"))
+        assert by_plain[product] == (__file__, line_of(triple, "value * 3.0"))
         assert set(by_plain) <= set(range(1, 1 + len(plain)))
 
 
@@ -213,11 +208,11 @@ class TestMachineCode:
         lines = listing.splitlines()
         barrier = next(i for i, text in enumerate(lines) if "BAR.SYNC" in text)
         above = next(x for x in reversed(lines[:barrier]) if "## File" in x)
-        assert f'{__file__}", line {line(mapped, "tc.barrier()")}' in above
+        assert f'{__file__}", line {line_of(mapped, "tc.barrier()")}' in above
         inlined = re.findall(r'line (\d+) inlined at "[^"]*", line (\d+)', listing)
         pairs = {(int(a), int(b)) for a, b in inlined}
-        assert (line(triple, "value * 3.0"), line(shifted, "triple(value)")) in pairs
-        assert (line(shifted, "triple(value)"), line(mapped, "shifted(x[i])")) in pairs
+        assert (line_of(triple, "value * 3.0"), line_of(shifted, "triple(value)")) in pairs
+        assert (line_of(shifted, "triple(value)"), line_of(mapped, "shifted(x[i])")) in pairs
 
 
 def _section(elf: bytes, name: str) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
@@ -387,19 +387,25 @@ def test_pairs_of_named_barriers_that_no_order_changes(order):
 
 
 @tc.kernel
-def pairs_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
-    """Bug 1: two roles share a barrier, 2: warp 3 does not know that warps 0 and 1 have met."""
+def two_roles_at_one_barrier(x: tc.Array, out: tc.Array):
+    tile = tc.shared(128, tc.s32)
+    t = tc.threadIdx.x
+    tile[t] = x[t]
+    if tc.warp_id() < 2:
+        tc.barrier(1, 64)  # first
+        out[t] = tile[63 - t]
+    else:
+        tc.barrier(1, 64)  # second
+        out[t] = tile[191 - t]
+
+
+@tc.kernel
+def one_warp_told_of_the_first_role(x: tc.Array, out: tc.Array):
+    """Warp 2 learns that warps 0 and 1 have met, warp 3 does not."""
     tile = tc.shared(128, tc.s32)
     t, warp = tc.threadIdx.x, tc.warp_id()
     tile[t] = x[t]
-    if bug == 1:
-        if warp < 2:
-            tc.barrier(1, 64)  # first
-            out[t] = tile[63 - t]
-        else:
-            tc.barrier(1, 64)  # second
-            out[t] = tile[191 - t]
-    elif warp < 2:
+    if warp < 2:
         tc.barrier(1, 64)  # first
         out[t] = tile[63 - t]
         tc.barrier_arrive(2, 96)
@@ -410,22 +416,18 @@ def pairs_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
         out[t] = tile[191 - t]
 
 
-@pytest.mark.parametrize("bug", [1, 2])
-def test_pairs_of_named_barriers_by_chance(bug):
+@pytest.mark.parametrize("kernel", [two_roles_at_one_barrier, one_warp_told_of_the_first_role])
+def test_pairs_of_named_barriers_by_chance(kernel):
     with pytest.raises(tc.EmulationError, match="barrier 1 pairs warps in the order in which they") as error:
-        run(pairs_by_chance, 1, 128, np.arange(128, dtype=np.int32), zeros(128), bug)
-    lines, start = inspect.getsourcelines(pairs_by_chance.function)
-    first, second = (
-        [n for n, line in enumerate(lines, start) if f"# {which}" in line] for which in ("first", "second")
-    )
-    assert error.value.loc is not None and error.value.loc.line == second[bug - 1]
-    assert f"test_races_correct.py:{first[bug - 1]}," in str(error.value)
+        run(kernel, 1, 128, np.arange(128, dtype=np.int32), zeros(128))
+    assert error.value.loc is not None and error.value.loc.line == line_of(kernel, "# second")
+    assert f"test_races_correct.py:{line_of(kernel, '# first')}," in str(error.value)
     assert "warp 2 of block 0 arrives" in str(error.value) or "warp 3 of block 0 arrives" in str(error.value)
 
 
 @tc.kernel
-def arrivals_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
-    """Warps 0 and 1 arrive, then warps 2 and 3: with the bug at one mbarrier, where nothing orders them."""
+def arrivals_of_two_roles(x: tc.Array, out: tc.Array, apart: tc.Const = ""):
+    """Warps 0 and 1 arrive, then warps 2 and 3: where nothing keeps them apart, by chance."""
     tile, bars, behind = tc.shared(128, tc.s32), tc.mbarriers(2), tc.mbarriers(1)[0]
     t, role = tc.threadIdx.x, tc.threadIdx.x // 64
     if t == 0:
@@ -439,21 +441,18 @@ def arrivals_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
     if role == 0:
         bars[0].arrive()  # first
         bars[0].wait(0)
-        if bug == 0:
+        if apart == "by a wait":
             behind.arrive()
         out[t] = tile[63 - t]
-    elif bug == 1:
-        bars[0].arrive()  # second
-        bars[0].wait(1)
-        out[t] = tile[191 - t]
-    elif bug == 0:
-        behind.wait(0)
-        bars[0].arrive()
-        bars[0].wait(1)
-        out[t] = tile[191 - t]
-    else:
+    elif apart == "at two mbarriers":
         bars[1].arrive()
         bars[1].wait(0)
+        out[t] = tile[191 - t]
+    else:
+        if apart == "by a wait":
+            behind.wait(0)
+        bars[0].arrive()  # second
+        bars[0].wait(1)
         out[t] = tile[191 - t]
 
 
@@ -461,12 +460,8 @@ def test_arrivals_at_an_mbarrier_that_count_by_chance():
     with pytest.raises(
         tc.EmulationError, match=r"bars\[0\] .* counts arrivals in the order in which they"
     ) as error:
-        arrivals_by_chance.emulator("sm_90a")[1, 128](np.arange(128, dtype=np.int32), zeros(128), 1)
-    lines, start = inspect.getsourcelines(arrivals_by_chance.function)
-    first, second = (
-        next(n for n, line in enumerate(lines, start) if f"# {which}" in line)
-        for which in ("first", "second")
-    )
+        arrivals_of_two_roles.emulator("sm_90a")[1, 128](np.arange(128, dtype=np.int32), zeros(128))
+    first, second = (line_of(arrivals_of_two_roles, mark) for mark in ("# first", "# second"))
     assert error.value.loc is not None and error.value.loc.line == second
     assert (
         f"warp 2 of block 0 arrives here after warp 0 of block 0 arrived for the phase before, at {__file__}:{first}"
@@ -475,11 +470,10 @@ def test_arrivals_at_an_mbarrier_that_count_by_chance():
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("own", [0, 2])
-def test_arrivals_at_mbarriers_that_no_order_changes(own, order):
-    """At one mbarrier behind all waits for the phase before, and at two mbarriers."""
+@pytest.mark.parametrize("apart", ["by a wait", "at two mbarriers"])
+def test_arrivals_at_mbarriers_that_no_order_changes(apart, order):
     x, out = np.arange(128, dtype=np.int32), zeros(128)
-    arrivals_by_chance.emulator("sm_90a", order=order)[1, 128](x, out, own)
+    arrivals_of_two_roles.emulator("sm_90a", order=order)[1, 128](x, out, apart)
     assert np.array_equal(out.reshape(2, 64), x.reshape(2, 64)[:, ::-1] + 1)
 
 
