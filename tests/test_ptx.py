@@ -506,6 +506,16 @@ def test_text_that_is_no_ptx_has_a_line(text, message, line):
     assert refused.value.loc.line == line  # type: ignore[union-attr]
 
 
+def test_kernels_for_an_unknown_target_run_on_another_one():
+    old = ptx.load(".version 8.0\n.target sm_52\n.entry k() { ret; }\n")
+    with pytest.raises(
+        tc.ArchError, match="no architecture sm_52 can be emulated; kernel.emulator"
+    ) as refused:
+        old.k[1, 32]()
+    assert refused.value.loc.line == 2  # type: ignore[union-attr]
+    old.k.emulator("sm_80")[1, 32]()
+
+
 def test_instructions_of_a_newer_version(tmp_path):
     newer = ptx.load(".version 99.0\n.target sm_90\n.entry k() { ret; }\n.entry later() { later.b32 %r1; }\n")
     newer.k[1, 32]()

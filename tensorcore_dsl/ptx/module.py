@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.dtypes import DType, named
-from tensorcore_dsl.errors import ArgumentError, LaunchError, TensorCoreError, public
+from tensorcore_dsl.errors import ArchError, ArgumentError, LaunchError, TensorCoreError, listing, public
 from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
@@ -72,7 +73,7 @@ def load(source: str | Path) -> Module:
 def linked(texts: Sequence[str]) -> Module:
     """Kernels of several texts of PTX, which may call functions of each other."""
     parts = [syntax.parse(text, "<ptx>") for text in texts]
-    whole = syntax.Text(parts[0].version, parts[0].target)
+    whole = syntax.Text(parts[0].version, parts[0].target, parts[0].target_loc)
     for part in parts:
         whole.kernels += part.kernels
         for name, function in part.functions.items():
@@ -101,6 +102,7 @@ class Module:
     def __init__(self, text: syntax.Text, ptx: str) -> None:
         system_library.link(text)
         self.version, self.target, self.ptx = text.version, text.target, ptx
+        self.target_loc = text.target_loc
         self._text, self._kernels = text, dict[str, PtxKernel]()
         self._programs: dict[str, Program] = {}
         self._functions = {function.name: function for function in text.kernels}
@@ -284,6 +286,12 @@ class PtxKernel:
         argument_values = [
             values_by_name[name] if name in values_by_name else self.module.memory(name) for name in names
         ]
+        if self.arch == self.module.target and self.arch not in ARCHS:
+            raise ArchError(
+                f"no architecture {self.arch} can be emulated; kernel.emulator(arch) takes one of "
+                f"{listing(ARCHS)} instead",
+                self.module.target_loc,
+            )
         with on_host(
             [argument.array if isinstance(argument, TensorMap) else argument for argument in argument_values]
         ) as arrays:

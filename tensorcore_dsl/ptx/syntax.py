@@ -116,6 +116,7 @@ class Text:
 
     version: str = ""
     target: str = ""
+    target_loc: Loc | None = None
     kernels: list[Function] = field(default_factory=list)
     functions: dict[str, Function] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
@@ -294,6 +295,8 @@ class _Parser:
     def header(self, parsed: Text) -> None:
         """Parse `.version`, `.target` or `.address_size`."""
         word, text = self.take(), self.next
+        if word == ".target":
+            parsed.target_loc = self.here
         if word == ".address_size" and text != "64":
             self.refuse(f".address_size {text} is not supported; 64 is")
         if word == ".version" and not re.fullmatch(r"\d+\.\d+", text):
