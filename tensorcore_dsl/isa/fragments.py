@@ -143,9 +143,6 @@ class RegisterProducts(Protocol):
 
     uses: Sequence[Any]
 
-    def run(self, active: np.ndarray | None, *, share: Any = None) -> None:
-        """Compute the products for the active warps, all if None; `share`: see `Team.share_mask`."""
-
     def bound(self, active: np.ndarray, left: np.ndarray, number: int) -> Any:
         """Return the compiled function that computes them in blocks (`numerics.products.Uses.bound`)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import addressof, c_char
 from typing import Any
 
@@ -33,7 +33,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line
 COST = 0.16  # Nanoseconds of a multiply-add in blocks; a rough figure for sharing work among threads.
-Share = Callable[[Array, float, Callable[[Array, int], None]], Any]  # mask, cost of one, work
 
 
 def matmul(
@@ -183,8 +182,6 @@ class Uses:
     ----------
     uses : sequence of tuples of arrays
         (a, b, c, d) of each operation, all with the same number of warps (or matrices). d may be c.
-    cost : float
-        Estimated time of a warp, in ns.
     """
 
     def __init__(
@@ -192,7 +189,6 @@ class Uses:
     ) -> None:
         self.product, self.plan, self.uses = product, plan, uses
         self.warps = warps
-        self.cost = COST * product.m * product.n * product.k * len(uses)
         word = _word(product)
         self._kept = ends, first, second = _Images(word), _Images(word), _Images(word)
         table = [(first.number(a), second.number(b), *map(ends.address, cd)) for a, b, *cd in uses]
@@ -234,20 +230,18 @@ class Uses:
         """Compute the results that the loop of `bound` has marked in `left`."""
         self._finish(left, NO_EXTRA)
 
-    def run(
-        self, active: Array | None, extra: Array = NO_EXTRA, share: Share | None = None, number: int = 0
-    ) -> None:
+    def run(self, active: Array | None, extra: Array = NO_EXTRA, number: int = 0) -> None:
         """Compute the operations for the `active` warps (bool, all if None).
 
-        extra: result of `plans.extra_operands`. share: divides the work among threads. Without it,
-        `number` is the number of this thread among those that share these operations.
+        extra: result of `plans.extra_operands`. number: that of this thread among those that share
+        these operations.
         """
         if active is None:
             active = np.ones(self.warps, np.bool_)
         if self.plan.blocks is None:
             left = np.broadcast_to(active, (len(self.uses), active.size))
         else:
-            left = _in_blocks(self, active, extra, share, number)
+            left = _in_blocks(self, active, extra, number)
         if np.count_nonzero(left):
             self._finish(left, extra)
 
@@ -258,7 +252,7 @@ class Uses:
         fallback.compute(self.plan, uses, left, extra)
 
 
-def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None, number: int) -> Array:
+def _in_blocks(uses: Uses, active: Array, extra: Array, number: int) -> Array:
     """Compute in blocks; returns (uses, warps) bool of the results that blocks cannot compute."""
     plan, product = uses.plan.blocks, uses.product
     assert plan is not None
@@ -267,15 +261,7 @@ def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None, num
         places, steps, settings, _ = uses.plan.spread
         sparse_lines.spread(int(uses.first[0]), places, extra, active, steps, settings, uses.lines, left[0])
         active = active & ~left[0]
-
-    def part(some: Array, number: int) -> None:
-        decoded = uses.decoded(number)
-        plan.loop(*uses.in_blocks, some, plan.call, decoded, left, extra, 0, some.size)
-
-    if share is None:
-        part(active, number)
-    else:
-        share(active, uses.cost, part)
+    plan.loop(*uses.in_blocks, active, plan.call, uses.decoded(number), left, extra, 0, active.size)
     return left
 
 

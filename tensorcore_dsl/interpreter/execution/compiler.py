@@ -193,22 +193,20 @@ class _Compiler:
             for node in run:
                 getattr(self, f"_{type(node).__name__.lower()}")(node)
             if len(run) > 1:
-                self._execute_at_once(start, [node for node in run if isinstance(node, nodes.Op)])
+                self._join_products(start, [node for node in run if isinstance(node, nodes.Op)])
 
-    def _execute_at_once(self, start: int, ops: list[nodes.Op]) -> None:
-        """Let the first step of a run execute all of its ops."""
-        first, instr = self.program.steps[start], ops[0].instr
-        together = steps.Products(start, instr, [self._registers(op) for op in ops])
-        first.run = steps.at_once(first.run, together)
-        stretch = range(start, together.end)
+    def _join_products(self, start: int, ops: list[nodes.Op]) -> None:
+        """Let the compiled form of the first step of a run compute all of its products."""
+        stretch = range(start, start + len(ops))
         if all(at in self.multiplied for at in stretch):
             for at in stretch:
                 del self.multiplied[at]
                 self.rows[at] = []
-            self._fuse_products(together, ops)
+            self._fuse_products(start, ops)
 
-    def _fuse_products(self, products: steps.Products, ops: list[nodes.Op]) -> None:
-        """Note the compiled form of products."""
+    def _fuse_products(self, start: int, ops: list[nodes.Op]) -> None:
+        """Note the compiled form of products that follow each other from `start` on."""
+        products = steps.Products(start, ops[0].instr, [self._registers(op) for op in ops])
         read = [slot for op in ops for source in op.operands for slot in self._slots_of(source)]
         written = [slot for op in ops for slot in self.slots(op.results[0])]
         self.multiplied[products.start] = products
@@ -234,10 +232,7 @@ class _Compiler:
         blocking = Effect.BLOCKING in op.instr.effects
         warp = Effect.WARP in op.instr.effects and not blocking
         mask = steps.member_mask(op.instr, reads)
-        if op.instr.execute is fragments.multiply:
-            products = steps.Products(self.here, op.instr, [self._registers(op)])
-            run = steps.products(products)
-        elif op.instr.execute is multiply_async:
+        if op.instr.execute is multiply_async:
             run = self._async_product(op, fetch, reads, results[0][0])
         else:
             make = steps.blocking if blocking else steps.plain
@@ -245,7 +240,7 @@ class _Compiler:
         plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
         guard = None if op.guard is None else (self.value(op.guard), op.negated)
         if run is plain and guard is None and op.instr.execute is fragments.multiply:
-            self._fuse_products(products, [op])
+            self._fuse_products(self.here, [op])
         elif run is plain and self._takes_all(op, mask):
             self._fuse_op(op, guard)
         self.program.classify(op.instr)

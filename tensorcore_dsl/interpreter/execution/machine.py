@@ -104,7 +104,7 @@ class Machine:
         self.witness, self.rest = Witness(ctx), Rest(ctx.threads // WARP)
         self.memory[memory.WITNESS] = self.witness.function
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
-        self.products: dict[tuple[int, int], RegisterProducts] = {}
+        self.products: dict[int, RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}
         self.asked = -1
         self.yields = False

@@ -79,7 +79,7 @@ def _own_memory(bases: Any, offset: int, addresses: Any) -> None:
 
 
 def independent_runs(block: nodes.Block) -> list[list[Any]]:
-    """The nodes of a block in order; nodes that may execute at once are in one list."""
+    """The nodes of a block in order; products that may be computed together are in one list."""
     runs: list[list[Any]] = []
     for node in block:
         if runs and _joins(node, runs[-1]):
@@ -90,7 +90,7 @@ def independent_runs(block: nodes.Block) -> list[list[Any]]:
 
 
 def _joins(node: Any, run: list[Any]) -> bool:
-    """May `node` execute at once with `run`: the same instruction, independent of its results?"""
+    """May `node` be computed together with `run`: the same instruction, independent of its results?"""
     first = run[-1]
     if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
         return False
@@ -112,36 +112,14 @@ class Products:
     instr: Instruction
     uses: list[Registers]
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.uses)
-
     def prepared(self, machine: Machine) -> fragments.RegisterProducts:
         """Prepare the products of these steps on the registers of a machine."""
-        key = self.start, self.end
-        prepared_products = machine.products.get(key)
+        prepared_products = machine.products.get(self.start)
         if prepared_products is None:
             images = [_memory(machine.registers, readers) for readers in self.uses]
             ctx: Any = machine.ctx
-            prepared_products = machine.products[key] = fragments.in_place(ctx, self.instr, images)
+            prepared_products = machine.products[self.start] = fragments.in_place(ctx, self.instr, images)
         return prepared_products
-
-
-def products(products: Products) -> Run:
-    """Matrix products of warps, computed in place."""
-    writes = frozenset(readers[-1][0] for readers in products.uses)
-    reads = {place for readers in products.uses for place, _ in readers[:-1]}
-
-    def run(machine: Machine) -> None:
-        ctx = machine.ctx
-        for place in reads:
-            if machine.registers.values[place] is None:
-                raise ValueError("an operand is unwritten")
-        machine.registers.clear(writes)
-        products.prepared(machine).run(ctx.whole_warps(), share=ctx.team.share_mask)
-        machine.registers.wrote_all(writes)
-
-    return run
 
 
 def _memory(registers: RegisterFile, readers: Registers) -> list[np.ndarray]:
@@ -167,28 +145,6 @@ def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: in
         def run(machine: Machine) -> None:
             for (place, kind), value in zip(results, call(machine), strict=True):
                 machine.registers.write(place, value, kind)
-
-    return run
-
-
-def at_once(alone: Run, together: Products) -> Run:
-    """Several products of warps.
-
-    `alone` executes the first of them. It is used where other threads stand at one of the next
-    positions, and where some threads have not written what is read, so that errors are the same.
-    """
-    at, end, execute = together.start, together.end, products(together)
-    reads = frozenset(place for readers in together.uses for place, _ in readers[:-1])
-
-    def run(machine: Machine) -> int | None:
-        ctx = machine.ctx
-        if ctx.limit < end or machine.registers.lacks(reads):
-            return alone(machine)
-        if ctx.active is not None and machine.park(at, 32):
-            return STOP
-        execute(machine)
-        ctx.tally.behind[at + 1, end] += ctx.warps
-        return end
 
     return run
 
