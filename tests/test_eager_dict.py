@@ -23,7 +23,7 @@ others = [{} for _ in range(200)]  # so that Python has no spare dictionary
 now, asked, answered = [None], threading.Event(), threading.Event()
 
 def ask(step):
-    return step.counted, step.uses_mbarrier, step.meets_cluster, step.tracked, step.changes
+    return step.counted, step.uses_mbarrier, step.tracked, step.changes
 
 def other():
     while asked.wait() and now[0] is not None:

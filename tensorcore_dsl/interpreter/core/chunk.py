@@ -31,8 +31,7 @@ class Cohort:
     rounds: time slices used up. waiting: the threads must wait. progress: the chunk's progress when
     they began to wait. unit: not 0 when they wait for the other threads of their units. blocked:
     they execute a waiting instruction that has not let them pass, and will execute it again.
-    budget: backward jumps left in the time slice that they have begun, 0 for none begun. events:
-    what their machine's `_events` were when they began to wait.
+    budget: backward jumps left in the time slice that they have begun, 0 for none begun.
     """
 
     mask: np.ndarray
@@ -42,7 +41,6 @@ class Cohort:
     unit: int = 0
     blocked: bool = False
     budget: int = 0
-    events: int = -1
 
 
 class Positions:

@@ -76,11 +76,6 @@ class Step(EagerDict):
         return self.instr is not None and self.instr.uses_mbarrier
 
     @cached_property
-    def meets_cluster(self) -> bool:
-        """Does it arrive at the barrier of the cluster, or wait for it?"""
-        return self.instr is not None and Effect.CLUSTER in self.instr.effects
-
-    @cached_property
     def tracked(self) -> bool:
         """May it start or await something whose later messages name this step?"""
         return self.instr is not None and Effect.VOLATILE in self.instr.effects

@@ -136,32 +136,7 @@ class Machine:
         if self.scheduler is not None:
             self.scheduler.wait(mask, self.ctx.progress)
         self.watchdog.blocked(mask)
-        cohort = Cohort(mask, self.rounds, True, self.ctx.progress, unit, blocked=True)
-        cohort.events = self._events(at, cohort)
-        self._put(at, cohort)
-
-    def _events(self, at: int, cohort: Cohort) -> int:
-        """Grows when threads that wait at a position may be able to go on."""
-        ctx, step = self.ctx, self.ctx.program.steps[at]
-        if cohort.unit:
-            return ctx.exits
-        if step.uses_mbarrier:
-            return ctx.mbarriers.changes
-        if step.meets_cluster:
-            return ctx.clusters.met + ctx.exits
-        return ctx.progress
-
-    def _has_news(self, at: int, cohort: Cohort) -> bool:
-        """May threads that wait at a position be able to go on since they were last asked?"""
-        ctx, events = self.ctx, self._events(at, cohort)
-        if events == cohort.events:
-            return False
-        if not cohort.blocked or cohort.unit or not ctx.program.steps[at].uses_mbarrier:
-            return True
-        if ctx.mbarriers.has_news(ctx.masks.find(cohort.mask).numbers):
-            return True
-        cohort.events = events
-        return False
+        self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit, blocked=True))
 
     def missing(self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False) -> Mask:
         """The threads of `mask` that lack others: those of their `named` (T,) masks, or of their
@@ -304,7 +279,6 @@ class Machine:
             cohort.progress = min(cohort.progress, there.progress)
             cohort.unit = max(cohort.unit, there.unit)
             cohort.blocked = cohort.blocked and there.blocked
-            cohort.events = -1
             cohort.budget = min(cohort.budget or there.budget, there.budget or cohort.budget)
         self.ctx.cohorts[at] = cohort
 
@@ -319,27 +293,13 @@ class Machine:
         cohorts = ctx.cohorts.items()
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
         if not ready:
-            late = [(at, c) for at, c in cohorts if c.progress < ctx.progress]
-            ready = [(c.rounds, at) for at, c in late if self._has_news(at, c)]
-            ready = ready or [(c.rounds, at) for at, c in late]
-            first = min(ready, default=(0, 0))
-            for at, cohort in late:
-                if (cohort.rounds, at) < first:
-                    self._pass_over(at, cohort)
+            ready = [(c.rounds, at) for at, c in cohorts if c.progress < ctx.progress]
         if not ready and self._start_blocks():
             ready = [(self.ctx.cohorts[0].rounds, 0)]
         if not ready:
             self._refuse_deadlock()
         at = min(ready)[1]
         return at, ctx.cohorts.pop(at)
-
-    def _pass_over(self, at: int, cohort: Cohort) -> None:
-        """Do to threads that wait what asking them in vain does."""
-        ctx = self.ctx
-        cohort.progress = ctx.progress
-        self.watchdog.blocked(cohort.mask)
-        ctx.tally.counts[at] += ctx.masks.find(cohort.mask).warps
-        ctx.reads += ctx.program.steps[at].uses_mbarrier
 
     def _run_cohort(self, start: int) -> None:  # noqa: PLR0915
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""

@@ -112,7 +112,6 @@ class BulkCopies:
             return False
         wrong, uncounted, inside, idle = result.tolist()
         chunk.writes += len(threads)
-        bars.changes += 1
         if idle and not wrong:
             self.outside.note(LOADS, box, threads, starts, len(coordinates), touching)
         if uncounted:

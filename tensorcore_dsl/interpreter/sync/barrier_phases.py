@@ -233,19 +233,3 @@ def ask_all(
             cta = thread // group
             state[cta, index[cta, (int(addresses[thread]) & OFFSET) // BYTES], LANDED] = 0
     return news
-
-
-@compiled
-def any_news(threads: Any, index: Any, state: Any, asks_for: Any) -> bool:
-    """Is there a thread that would not wait on as it did when it asked?"""
-    ctas = index.shape[0]
-    group = asks_for.shape[0] // ctas
-    for i in range(threads.size):
-        thread = threads[i]
-        cta, slot, phase = thread // group, asks_for[thread, 0], asks_for[thread, 1]
-        if slot < 0:
-            return True
-        row = index[cta, slot]
-        if state[cta, row, COUNT] == 0 or state[cta, row, PHASE] != phase:
-            return True
-    return False

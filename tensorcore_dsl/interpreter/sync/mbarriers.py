@@ -51,7 +51,6 @@ from tensorcore_dsl.interpreter.sync.barrier_phases import (
     UNALIGNED,
     UNINITIALISED,
     UNSEEN,
-    any_news,
     arrive_all,
     ask_all,
     complete_all,
@@ -67,8 +66,8 @@ class Mbarriers(EagerDict):
 
     state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
     used: (CTAs,), rows in use. asks_for: (T, 2), slot and phase that a thread waits for, or -1.
-    arrivers: by step and row, the threads that have arrived. changes: grows with each change of a
-    barrier. early: (T,), who was told by the last `done` that copies are under way, unusually.
+    arrivers: by step and row, the threads that have arrived. early: (T,), who was told by the last
+    `done` that copies are under way, unusually.
     settle: ends the copies of single threads when threads have seen phases end.
     """
 
@@ -86,7 +85,6 @@ class Mbarriers(EagerDict):
         self.state = np.zeros((ctas, ROWS, COLUMNS), np.int64)
         self.used = np.ones(ctas, np.int64)
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
-        self.changes = 0
         sanitizer.in_flight.name = self.name
 
     @cached_property
@@ -96,7 +94,6 @@ class Mbarriers(EagerDict):
     def init(self, bar: Any, count: Any) -> None:
         """Initialise barriers; `count` None invalidates them."""
         chunk, detector = self.chunk, self.sanitizer.detector
-        self.changes += 1
         arrivals = 0 if count is None else count
         addresses, counts = words(bar, chunk.threads), words(arrivals, chunk.threads)
         tell_race = self._note(addresses, chunk.mask) if count is None else None
@@ -161,7 +158,6 @@ class Mbarriers(EagerDict):
         """Let the phase expect `expected` more bytes, then arrive `count` times."""
         chunk, clusters = self.chunk, self.clusters
         chunk.writes += 1
-        self.changes += 1
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
         tell_race = self._note(addresses, chunk.mask)
         self._release(addresses, counts)
@@ -221,10 +217,6 @@ class Mbarriers(EagerDict):
             detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
         return go
 
-    def has_news(self, threads: np.ndarray) -> bool:
-        """Is a phase over that one of these waiting threads, given by number, last asked for?"""
-        return bool(any_news(threads, self.index, self.state, self.asks_for))
-
     def phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
         ctas = np.clip(self.clusters.ctas(np.arange(addresses.size), addresses), 0, len(self.index) - 1)
@@ -280,7 +272,6 @@ class Mbarriers(EagerDict):
         """Count `size` bytes as come, without a copy."""
         chunk, addresses = self.chunk, words(bar, self.chunk.threads)
         chunk.writes += 1
-        self.changes += 1
         tell_race = self._note(addresses, chunk.mask)
         for thread in chunk.here.numbers.tolist():
             address, own = int(addresses[thread]), thread // chunk.group
@@ -315,7 +306,6 @@ class Mbarriers(EagerDict):
                 tell_race()
             self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
             self.sanitizer.detector.completes(cta, slot, phase)
-        self.changes += 1
         self._count(thread, cta, address, size)
         return slot, phase
 
