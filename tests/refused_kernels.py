@@ -59,9 +59,9 @@ class Refusals(list[Case]):
 
 def check(case: Case) -> TensorCoreError:
     """The error of compiling the kernel, once its text and its place have been looked at."""
-    with pytest.raises(case.error) as found:
+    with pytest.raises(case.error) as raised:
         case.kernel.ptx(*case.args, arch=case.arch, **case.constants)
-    error = found.value
+    error = raised.value
     line_of = lambda match: str(error.loc.line + int(match[1] or 0))  # type: ignore[union-attr]
     message = re.sub(r"{line([-+]\d+)?}", line_of, case.message)
     assert error.message == message

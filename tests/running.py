@@ -52,9 +52,9 @@ def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any
 
 def caught(error: type[Exception], words: str, kernel: Any, *args: Any, **constants: Any) -> str:
     """The message of the mistake that the kernel makes."""
-    with pytest.raises(error, match=words) as found:
+    with pytest.raises(error, match=words) as raised:
         run(kernel, *args, **constants)
-    return str(found.value)
+    return str(raised.value)
 
 
 def compare_with_python(kernel: Any, *args: Any, block: int, **constants: Any) -> None:

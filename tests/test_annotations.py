@@ -186,7 +186,7 @@ def test_none_where_it_is_no_value():
 
 
 def test_methods_say_what_to_write():
-    with pytest.raises(tc.ArgumentError) as found:
+    with pytest.raises(tc.ArgumentError) as error:
 
         class _Model:
             @tc.kernel
@@ -194,9 +194,9 @@ def test_methods_say_what_to_write():
                 x[tc.threadIdx.x] *= self.factor
 
     assert "kernel scaled: a launch passes no 'self', although the kernel is defined in a class" in str(
-        found.value
+        error.value
     )
-    assert "test_annotations.py" in str(found.value)
+    assert "test_annotations.py" in str(error.value)
 
     class Model:
         @tc.kernel

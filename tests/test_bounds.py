@@ -917,10 +917,10 @@ def guarded_by_name(x: tc.Array):
 
 @pytest.mark.parametrize("case", CAUGHT, ids=ids)
 def test_caught(case):
-    with pytest.raises(OutOfBounds) as found:
+    with pytest.raises(OutOfBounds) as error:
         case.run()
-    assert found.value.message == case.message
-    loc = found.value.loc
+    assert error.value.message == case.message
+    loc = error.value.loc
     assert loc is not None and linecache.getline(loc.filename, loc.line).rstrip().endswith("# here")
 
 

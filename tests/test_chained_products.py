@@ -175,9 +175,9 @@ def test_each_product_saturates():
 
 def test_the_product_that_reads_what_nobody_wrote():
     a, b, c = operands("bf16", "f32", False)
-    with pytest.raises(Uninitialised, match="wgmma .*nothing has written byte 0x290") as found:
+    with pytest.raises(Uninitialised, match="wgmma .*nothing has written byte 0x290") as error:
         run(a, b, c, kind="bf16", into="f32", gap=5)
-    assert isinstance(found.value, EmulationError)
+    assert isinstance(error.value, EmulationError)
 
 
 TURNS = 7
@@ -277,9 +277,9 @@ def test_products_with_the_same_b(first):
 
 @pytest.mark.parametrize("row, half", [(5, "upper"), (64 + 5, "lower"), (192 + 5, "lower")])
 def test_the_half_that_reads_what_nobody_wrote(row, half):
-    with pytest.raises(Uninitialised, match="nothing has written byte") as found:
+    with pytest.raises(Uninitialised, match="nothing has written byte") as error:
         run_halves(-2, gap=row)
-    assert line_of(found.value.loc).startswith(f"{half} = tc.wgmma_async")
+    assert line_of(error.value.loc).startswith(f"{half} = tc.wgmma_async")
 
 
 @pytest.mark.parametrize("early", ["registers", "memory"])
@@ -287,9 +287,9 @@ def test_the_half_that_is_in_flight(early):
     """In a second launch, too, which finds what the first one has kept."""
     words = {"registers": "uses registers that the wgmma", "memory": "still read by a wgmma"}
     for _ in range(2):
-        with pytest.raises(EmulationError, match=words[early]) as found:
+        with pytest.raises(EmulationError, match=words[early]) as error:
             run_halves(-2, early=early)
-        text = str(found.value)
+        text = str(error.value)
         number = int(re.search(r"test_chained_products\.py:(\d+)", text.split("wgmma", 1)[1])[1])  # type: ignore[index]
         assert linecache.getline(__file__, number).strip().startswith("lower = tc.wgmma_async")
 
@@ -341,9 +341,9 @@ def test_no_mistake():
     ],
 )
 def test_the_first_of_two_mistakes(constants, kind, words, half):
-    with pytest.raises(kind, match=words) as found:
+    with pytest.raises(kind, match=words) as error:
         mistakes.emulator("sm_90a")[1, 128](np.zeros(128, np.int32), **constants)
-    assert line_of(found.value.loc).startswith(f"{half} = mma")  # type: ignore[attr-defined]
+    assert line_of(error.value.loc).startswith(f"{half} = mma")  # type: ignore[attr-defined]
 
 
 def line_of(loc: Any) -> str:

@@ -139,9 +139,9 @@ def test_a_check_under_a_condition_does_not_serve_others():
         x.at(i).store(1.0, pred=i < 4)
         x[i] = 2.0
 
-    with pytest.raises(OutOfBounds, match="index 4 leaves") as found:
+    with pytest.raises(OutOfBounds, match="index 4 leaves") as error:
         later.emulate[1, 1](X[0], 4)
-    assert found.value.loc.line == later.function.__code__.co_firstlineno + 5
+    assert error.value.loc.line == later.function.__code__.co_firstlineno + 5
 
 
 def test_the_librarys_kernels_are_emulated_without_checks():

@@ -19,9 +19,9 @@ def plain(x: tc.Array, n: tc.s32, size: tc.Const = 4):
 
 
 def says(message: str, call: Callable[[], Any], error: type[TensorCoreError] = ArgumentError) -> None:
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as raised:
         call()
-    assert found.value.message == message
+    assert raised.value.message == message
 
 
 def test_launch_without_grid():
@@ -111,9 +111,9 @@ def generates(x: tc.Array):
     [(too_large, "    large = tc.shared((512, 1024), tc.f32)"), (generates, "    yield x[1]")],
 )
 def test_places_of_what_is_refused_as_a_whole(kernel, line):
-    with pytest.raises(TensorCoreError) as found:
+    with pytest.raises(TensorCoreError) as error:
         kernel.ptx(F32)
-    assert f"{line}\n" in str(found.value) and " in " + kernel.__name__ in str(found.value)
+    assert f"{line}\n" in str(error.value) and " in " + kernel.__name__ in str(error.value)
 
 
 def test_emulating_an_instruction_without_its_shared_memory():
@@ -131,9 +131,9 @@ def test_shuffles_with_the_mask_in_front(function, dtype):
         x[tc.lane_id()] = function(0xFFFFFFFF, x[tc.lane_id()], 1)
 
     what = "lane" if function is tc.shfl else "distance"
-    with pytest.raises(tc.OperandError) as found:
+    with pytest.raises(tc.OperandError) as error:
         habit.emulate[1, 32](np.zeros(32, dtype))
-    assert found.value.message.endswith(f": tc.{function.__name__}(value, {what}, mask) takes the mask last")
+    assert error.value.message.endswith(f": tc.{function.__name__}(value, {what}, mask) takes the mask last")
 
 
 @pytest.mark.parametrize("threads", [32, 128])
@@ -145,12 +145,12 @@ def test_a_race_within_a_warp_names_the_barrier_of_larger_blocks(threads):
         tile[t] = x[t]
         x[t] = tile[tc.blockDim.x - 1 - t] if tc.blockDim.x == 32 else tile[t ^ 1]
 
-    with pytest.raises(tc.Race) as found:
+    with pytest.raises(tc.Race) as error:
         turned.emulate[1, threads](np.zeros(128, np.float32))
     advice = "tc.syncwarp() between the two would order them"
-    assert advice in str(found.value)
+    assert advice in str(error.value)
     more = f"{advice}, or tc.barrier() where other warps use it too"
-    assert (more in str(found.value)) == (threads == 128)
+    assert (more in str(error.value)) == (threads == 128)
 
 
 def test_autotune_without_configurations():

@@ -157,10 +157,10 @@ def test_unknown_forms_list_what_there_is():
     def unknown_shape():
         tc.mma.m16n8k17(tc.f16, tc.f16, tc.f32)
 
-    with pytest.raises(UnknownInstruction) as found:
+    with pytest.raises(UnknownInstruction) as error:
         unknown_shape.ptx(arch="sm_80")
-    assert "mma has no shape m16n8k17; it has m8n8k4" in found.value.message
-    assert found.value.loc.line == unknown_shape.function.__code__.co_firstlineno + 2
+    assert "mma has no shape m16n8k17; it has m8n8k4" in error.value.message
+    assert error.value.loc.line == unknown_shape.function.__code__.co_firstlineno + 2
 
 
 @refused(

@@ -104,10 +104,10 @@ MN = {"b_major": "mn"}
     ],
 )
 def test_operands_of_another_extent_or_type(given, message):
-    with pytest.raises(OperandError) as found:
+    with pytest.raises(OperandError) as error:
         product.ir(**given, arch="sm_90a")
-    assert message in found.value.message
-    assert found.value.loc.line == line_of(product, "wgmma_async")
+    assert message in error.value.message
+    assert error.value.loc.line == line_of(product, "wgmma_async")
 
 
 def rows_of(given: dict[str, Any], choose: Any = lambda tile, i: tile) -> Any:
@@ -143,9 +143,9 @@ WIDE = "make it (2, 64, 64) with swizzle=128 and pass tile[index], or (STAGES, 2
     ],
 )
 def test_rows_that_are_no_operand_say_which_shape_is(given, choose, message):
-    with pytest.raises(LayoutError) as found:
+    with pytest.raises(LayoutError) as error:
         rows_of(given, choose or (lambda tile, i: tile)).ir(tc.s32, arch="sm_90a")
-    assert found.value.message.endswith(message)
+    assert error.value.message.endswith(message)
 
 
 @tc.kernel
@@ -274,9 +274,9 @@ def load_box(
 
 
 def test_arrays_that_are_contiguous_along_another_axis():
-    with pytest.raises(LayoutError) as found:
+    with pytest.raises(LayoutError) as error:
         load_box.ir(COLUMNS, box=(128, 64), shape=(128, 64), map_swizzle=128, arch="sm_90a")
-    assert found.value.message == (
+    assert error.value.message == (
         "a box of 128 bf16 is wider than its 128-byte swizzle: argument 'x' is contiguous along "
         "axis 0 (its strides are (1, ?)), where the box (128, 64) has 128"
     )
@@ -296,9 +296,9 @@ def test_a_transposed_view_for_wgmma():
         a, b = tc.shared((64, 64), tc.bf16, swizzle=128), tc.shared((64, 64), tc.bf16, swizzle=128)
         _ = tc.wgmma_async(mma, mma.d.zeros(), a, b.T)
 
-    with pytest.raises(LayoutError) as found:
+    with pytest.raises(LayoutError) as error:
         transposed.ir(arch="sm_90a")
-    assert found.value.message == (
+    assert error.value.message == (
         f"{MMA}: the last axis of b runs along memory; a view of shape (64, 64) with strides "
         "(1, 64) was given: b lies as (N, K) = (64, K), K contiguous; "
         'b_major="mn" takes (atoms, K, width)'
@@ -361,9 +361,9 @@ SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
     ],
 )
 def test_tiles_and_indices_that_are_no_box(given, message):
-    with pytest.raises(OperandError) as found:
+    with pytest.raises(OperandError) as error:
         load_box.ir(BF16, **given, arch="sm_90a")
-    assert message in found.value.message
+    assert message in error.value.message
 
 
 @pytest.mark.parametrize(
@@ -769,10 +769,10 @@ def test_boxes_that_no_tensor_map_has(box, swizzle, message):
     def mapped(x: tc.Array):
         _ = tc.tensor_map(x, box, swizzle)
 
-    with pytest.raises(LayoutError) as found:
+    with pytest.raises(LayoutError) as error:
         mapped.ir(BF16, arch="sm_90a")
-    assert found.value.message == message
-    assert found.value.loc.line == mapped.function.__code__.co_firstlineno + 2
+    assert error.value.message == message
+    assert error.value.loc.line == mapped.function.__code__.co_firstlineno + 2
 
 
 @tc.kernel(threads=32)

@@ -329,11 +329,11 @@ def run_dropped(how: str) -> None:
     [("wgmma", "tc.wgmma_async"), ("branch", "tc.wgmma_async"), ("mma", "MMA"), ("tiled", "tc.tiled_mma")],
 )
 def test_the_result_of_a_product_is_not_dropped(how, name):
-    with pytest.raises(tc.OperandError) as found:
+    with pytest.raises(tc.OperandError) as error:
         run_dropped(how)
     text = f"the result of {name}(...) is dropped: the new accumulators are what it returns, acc = "
-    assert str(found.value).startswith(f"{text}{name}(...); ")
-    assert f"\n    {name}(" in str(found.value)
+    assert str(error.value).startswith(f"{text}{name}(...); ")
+    assert f"\n    {name}(" in str(error.value)
 
 
 def test_accumulators_that_are_copied_behind_the_fence():
@@ -344,9 +344,9 @@ def test_accumulators_that_are_copied_behind_the_fence():
 
 
 def test_a_copy_without_a_commit():
-    with pytest.raises(tc.Uninitialised) as found:
+    with pytest.raises(tc.Uninitialised) as error:
         run_dropped("no commit")
-    text = str(found.value)
+    text = str(error.value)
     assert "the asynchronous copy at " in text
     assert (
         "(by thread 0 of block 0) still owns byte 0x0 (element [0, 0] of a shared f16 tile of 64x64, 128-byte "

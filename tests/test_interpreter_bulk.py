@@ -378,9 +378,9 @@ class TestPages:
         texts = set()
         for count in (1, 2, 3):
             source, out = np.ones((48, 64), np.float16), np.zeros((17, 64), np.float16)
-            with pytest.raises(EmulationError, match="is in flight: nobody has waited") as found:
+            with pytest.raises(EmulationError, match="is in flight: nobody has waited") as error:
                 run(rounds, 1, 32, source, out, count=count, look=look)
-            texts.add(str(found.value).replace(f"phase {count - 1} (parity {(count - 1) % 2})", ""))
+            texts.add(str(error.value).replace(f"phase {count - 1} (parity {(count - 1) % 2})", ""))
         assert len(texts) == 1, texts
 
 

@@ -746,9 +746,9 @@ def test_assertions_in_emulation(at, value, message, comment):
     asserting.emulate[2, 4](x)
     assert x.tolist() == list(range(1, 9))
     x[at] = value
-    with pytest.raises(tc.AssertionFailed, match=message) as found:
+    with pytest.raises(tc.AssertionFailed, match=message) as error:
         asserting.emulate[2, 4](x)
-    assert found.value.loc.line == line_with(comment)
+    assert error.value.loc.line == line_with(comment)
 
 
 def test_assertions_on_the_gpu():

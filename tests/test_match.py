@@ -188,7 +188,7 @@ def refused_class(x: tc.Array, n: tc.s32):
     ],
 )
 def test_run_time_values_are_refused(function, line):
-    with pytest.raises(tc.OperandError) as found:
+    with pytest.raises(tc.OperandError) as error:
         tc.kernel(function).emulate[1, 1](X.copy(), 1)
-    assert "`match` asks at compile time, and this compares" in found.value.message
-    assert "use `if` and `elif`" in found.value.message and line in str(found.value)
+    assert "`match` asks at compile time, and this compares" in error.value.message
+    assert "use `if` and `elif`" in error.value.message and line in str(error.value)

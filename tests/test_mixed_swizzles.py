@@ -107,9 +107,9 @@ PAIRS = [(128, 64), (64, 128), (128, 32), (0, 128), (128, 0)]
 def test_read_through_another_swizzle(swizzles, how, late):
     names = [f"a {s}-byte swizzle" if s else "no swizzle" for s in swizzles]
     words = f"reads shared 0x.* through {names[1]}, but it was written through {names[0]}, which puts"
-    with pytest.raises(EmulationError, match=words) as found:
+    with pytest.raises(EmulationError, match=words) as error:
         run(swizzles, how, late)
-    assert "second[" in str(found.value)
+    assert "second[" in str(error.value)
 
 
 @pytest.mark.parametrize("late", [0, 1])
@@ -138,10 +138,10 @@ def test_a_tile_that_tma_has_loaded():
     x = np.arange(512, dtype=np.float16).reshape(8, 64)
     for stores, who in (False, "out[1, t] = view[9, t]"), (True, "tc.tma_store(target, (0, 0), view)"):
         words = "reads shared 0x.* through a 64-byte swizzle, but it was written through a 128-byte swi"
-        with pytest.raises(EmulationError, match=words) as found:
+        with pytest.raises(EmulationError, match=words) as error:
             launch = loaded_by_tma.emulator("sm_90a")[1, 32, None, BYTES]
             launch(x, np.zeros((16, 32), np.float16), stores)
-        assert who in str(found.value)
+        assert who in str(error.value)
 
 
 def test_a_product_of_a_tile():

@@ -65,9 +65,9 @@ PAIRS = [tuple(line.split(" : ")) for line in TEXTS]
 
 @pytest.mark.parametrize(("mnemonic", "offer"), PAIRS, ids=[p[0] for p in PAIRS])
 def test_texts(mnemonic, offer):
-    with pytest.raises(UnknownInstruction) as found:
+    with pytest.raises(UnknownInstruction) as error:
         isa.instruction(mnemonic)
-    assert offer in str(found.value)
+    assert offer in str(error.value)
 
 
 NAMES: list[tuple[Callable[[], Any], str]] = [
@@ -92,9 +92,9 @@ NAMES: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("call", "offer"), NAMES, ids=range(len(NAMES)))
 def test_constructors(call, offer):
-    with pytest.raises(UnknownInstruction) as found:
+    with pytest.raises(UnknownInstruction) as error:
         call()
-    assert offer in str(found.value)
+    assert offer in str(error.value)
 
 
 def test_the_command_refuses_as_the_table_does(capsys):
@@ -121,9 +121,9 @@ def test_every_form_on_every_architecture():
             if name in having:
                 instr.requires.check(arch, instr.mnemonic)
                 continue
-            with pytest.raises(ArchError) as found:
+            with pytest.raises(ArchError) as error:
                 instr.requires.check(arch, instr.mnemonic)
-            offered = str(found.value).partition("it exists on ")[2]
+            offered = str(error.value).partition("it exists on ")[2]
             assert set(offered.split(", ")) == set(having)
             checked += 1
     assert checked > 1000
@@ -138,9 +138,9 @@ def test_every_wrong_k_is_refused_with_one_that_exists():
             text = re.sub(r"(m\d+n\d+k)(\d+)", lambda m: f"{m[1]}{int(int(m[2]) * scale)}", instr.mnemonic)  # noqa: B023
             if text in known or instr.shape is None:
                 continue
-            with pytest.raises(UnknownInstruction) as found:
+            with pytest.raises(UnknownInstruction) as error:
                 isa.instruction(text)
-            told = str(found.value)
+            told = str(error.value)
             _, n, k = instr.shape
             assert re.search(rf"k{k}\b", told) or "one of" in told or "more)" in told, told
             refused += 1

@@ -173,9 +173,9 @@ NO_FENCES = ["none", "before the stores", "one writer", "before the acquire", "s
 @pytest.mark.parametrize("peers", [1, 2])
 @pytest.mark.parametrize("fence", NO_FENCES)
 def test_no_fence_between_blocks(fence, peers):
-    with pytest.raises(EmulationError) as found:
+    with pytest.raises(EmulationError) as error:
         run(store_then_load, 2 * peers, *new(), fence, peers)
-    text, lane = str(found.value), 1 if fence == "one writer" else 0
+    text, lane = str(error.value), 1 if fence == "one writer" else 0
     assert f"the cp.async.bulk.tensor of warp 0 of block {peers} reads through the async proxy" in text
     assert f"what thread {lane} of block 0 (warp 0, lane {lane}) wrote by an ordinary store at" in text
     assert "(`d[0, t] = x[t]`), without a proxy fence\n" in text

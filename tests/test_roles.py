@@ -232,9 +232,9 @@ MISTAKES = [
 
 @pytest.mark.parametrize("mistake, words", MISTAKES, ids=[m[0] for m in MISTAKES])
 def test_mistakes(mistake, words):
-    with pytest.raises(OperandError, match=words) as found:
+    with pytest.raises(OperandError, match=words) as error:
         mistaken.ir(LINE, mistake=mistake, arch="sm_90a")
-    assert "tc.warp_specialize(" in str(found.value)  # the line that is shown
+    assert "tc.warp_specialize(" in str(error.value)  # the line that is shown
 
 
 def test_a_role_of_other_arguments():

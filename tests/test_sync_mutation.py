@@ -135,9 +135,9 @@ def test_loads_that_a_copy_overtakes():
     """The fence that the f64 kernel once lacked: GPUs were seen to read what TMA brought next."""
     specialisation, run = prepared("f64")
     fence = next(m for m in mutants_of(specialisation.ir.body) if "fence_proxy_async" in m.says)
-    with applied(specialisation, fence), pytest.raises(tc.EmulationError) as found:
+    with applied(specialisation, fence), pytest.raises(tc.EmulationError) as error:
         run()
-    text = str(found.value)
+    text = str(error.value)
     assert "writes through the async proxy what" in text and "without a proxy fence" in text
     assert "read by an ordinary load at " in text and "operand.smem.at(stage, *place).load()" in text
     assert "f64_operands.py" in text and "in load_by_tma" in text

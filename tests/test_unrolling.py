@@ -63,9 +63,9 @@ def test_loops_without_a_warning(kernel, n, monkeypatch):
 
 def test_a_long_loop_is_about_to_be_unrolled(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
-    with pytest.warns(tc.PerformanceWarning) as found:
+    with pytest.warns(tc.PerformanceWarning) as caught:
         in_python.ir(ARRAY, n=4000, arch="sm_80")
-    (warning,) = found
+    (warning,) = caught
     assert str(warning.message) == (
         "this loop over range(n) is unrolled when the kernel is compiled: 4000 copies of its body "
         "take seconds or minutes. tc.range(...) makes a loop that the kernel runs; "
@@ -77,7 +77,7 @@ def test_a_long_loop_is_about_to_be_unrolled(monkeypatch):
 
 def test_nested_loops_count_together(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
-    with pytest.warns(tc.PerformanceWarning, match="range.n. is unrolled .* 1600 copies") as found:
+    with pytest.warns(tc.PerformanceWarning, match="range.n. is unrolled .* 1600 copies") as caught:
         nested.ir(ARRAY, n=40, arch="sm_80")
-    (warning,) = found
+    (warning,) = caught
     assert warning.lineno == nested.function.__code__.co_firstlineno + 4

@@ -36,10 +36,10 @@ class Twin:
 
     def check_bad(self) -> None:
         """The mistake is reported with its message, at the line that ends in `# here`."""
-        with pytest.raises(self.error) as found:
+        with pytest.raises(self.error) as error:
             self.run(True)
-        assert self.message in found.value.message
-        loc = found.value.loc
+        assert self.message in error.value.message
+        loc = error.value.loc
         assert loc is not None
         assert linecache.getline(loc.filename, loc.line).rstrip().endswith("# here")
 
