@@ -25,7 +25,6 @@ from fragment_kernels import (
     numbers,
     short,
     warp,
-    warpgroup,
 )
 
 import tensorcore_dsl as tc
@@ -467,13 +466,13 @@ def rearranged(
 ):
     rows, cols = of
     r, c = source.layout.rows, source.layout.cols
-    given = [[tc.load_elements(x, source, origin=(i * r, j * c)) for j in range(cols)] for i in range(rows)]
-    found = tc.as_operand(given, operand, transposed=transposed)
-    found = found if isinstance(found, list) else [found]
-    if isinstance(found[0], list):
-        found = [f for line in found for f in line]
+    parts = [[tc.load_elements(x, source, origin=(i * r, j * c)) for j in range(cols)] for i in range(rows)]
+    operands = tc.as_operand(parts, operand, transposed=transposed)
+    operands = operands if isinstance(operands, list) else [operands]
+    if isinstance(operands[0], list):
+        operands = [fragment for row in operands for fragment in row]
     per_row = out.shape[1] // operand.layout.cols
-    for k, fragment in enumerate(found):
+    for k, fragment in enumerate(operands):
         origin = k // per_row * operand.layout.rows, k % per_row * operand.layout.cols
         tc.store_elements(out, fragment, origin=origin)
 
@@ -647,52 +646,3 @@ def test_loops_over_memory_and_sizes():
     x, out = np.arange(1, 6, dtype=np.int32), np.zeros(7, np.int32)
     running.launch(sizes, x, out, block=1)
     assert out.tolist() == [60, 6, 6, 5, 7, 5, 8]
-
-
-# -- whole kernels --------------------------------------------------------------------------------
-
-
-@tc.kernel(threads=128)
-def attention_of_a_warpgroup(q: tc.Array, k: tc.Array, v: tc.Array, o: tc.Array, scale: tc.f32):
-    """P = softmax(Q K^T) stays in registers as the A of the second wgmma."""
-    scores = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
-    values = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32, source="registers")
-    tile_q, tile_k = tc.shared((64, 64), tc.bf16, swizzle=128), tc.shared((64, 64), tc.bf16, swizzle=128)
-    tile_v = tc.shared((1, 64, 64), tc.bf16, swizzle=128)
-    tc.copy_tile(tile_q, q, (0, 0))
-    out = values.d.zeros()
-    best, total = tc.row_values(out, -math.inf), tc.row_values(out)
-    for start in range(0, k.shape[0], 64):
-        tc.copy_tile(tile_k, k, (start, 0))
-        tc.copy_tile(tile_v[0, :, :], v, (start, 0))
-        tc.cp_async_commit()
-        tc.cp_async_wait(0)
-        tc.fence_proxy_async()
-        tc.barrier()
-        s = scores.d.zeros()
-        tc.wgmma_fence()
-        s = tc.wgmma_async(scores, s, tile_q, tile_k)
-        tc.wgmma_commit()
-        tc.wgmma_wait(0)
-        s = s * scale
-        new = tc.maximum(best, tc.row_max(s))
-        p, shrink = tc.exp2(s - new), tc.exp2(best - new)
-        total, best = total * shrink + tc.row_sum(p), new
-        weights = tc.as_operand(p, values.a)
-        out = out * shrink
-        tc.wgmma_fence()
-        out = tc.wgmma_async(values, out, weights, tile_v, b_major="mn")
-        tc.wgmma_commit()
-        tc.wgmma_wait(0)
-        tc.barrier()
-    tc.store_elements(o, out * tc.rcp(total))
-
-
-def test_attention_with_wgmma():
-    draw = np.random.default_rng(5)
-    q, k, v = (draw.standard_normal((n, 64)).astype(tc.bf16.numpy) for n in (64, 192, 192))
-    o = np.zeros((64, 64), np.float32)
-    warpgroup(attention_of_a_warpgroup, q, k, v, o, math.log2(math.e) / 8)
-    s = q.astype(np.float64) @ k.astype(np.float64).T / 8
-    p = np.exp(s - s.max(1, keepdims=True))
-    assert np.allclose(o, p / p.sum(1, keepdims=True) @ v.astype(np.float64), atol=5e-3)
