@@ -41,9 +41,9 @@ def test_geometric_mean():
 
 def test_parse_smi():
     line = "NVIDIA H200, 580.65.06, 143771, 700.00, [N/A], 3201, Enabled"
-    found = harness.parse_smi(harness.GPU_FACTS, line)
-    assert found["name"] == "NVIDIA H200" and found["driver"] == "580.65.06"
-    assert (found["power_limit_w"], found["clock_sm_max_mhz"]) == (700.0, None)
+    facts = harness.parse_smi(harness.GPU_FACTS, line)
+    assert facts["name"] == "NVIDIA H200" and facts["driver"] == "580.65.06"
+    assert (facts["power_limit_w"], facts["clock_sm_max_mhz"]) == (700.0, None)
 
 
 def test_report_file(tmp_path):
@@ -122,11 +122,11 @@ def test_a_landscape_says_how_its_ratios_lie(tmp_path):
     summary = {"target": "cuda", "suite": "landscape"}
     report = Report("gemm-landscape", {}, {}, results=results, summary=summary)
     gemm_summary.conclude(report)
-    found = {table.title: table.rows for table in gemm_summary.tables(report.json())}
-    (mean,) = found["Geometric means"]
+    tables = {table.title: table.rows for table in gemm_summary.tables(report.json())}
+    (mean,) = tables["Geometric means"]
     assert (mean["lowest"], mean["lowest tenth below"], mean["below 0.97"]) == ("0.900", "0.939", "18%")
     assert mean["median"] == "1.095"
-    assert [row["ratio"] for row in found["The worst"]] == [f"{0.9 + 0.01 * i:.3f}" for i in range(10)]
+    assert [row["ratio"] for row in tables["The worst"]] == [f"{0.9 + 0.01 * i:.3f}" for i in range(10)]
     assert "Drawn" in gemm_plot.draw(report, tmp_path / "map.png")
 
 
@@ -144,9 +144,9 @@ class Stub:
 
 def test_launches_are_interleaved_both_ways():
     log = []
-    found = gpu.time_interleaved([Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0)
+    timings = gpu.time_interleaved([Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0)
     assert "".join(log) == "abbaab"
-    assert [t.samples for t in found] == [(1, 2, 3), (4, 5, 6)]
+    assert [t.samples for t in timings] == [(1, 2, 3), (4, 5, 6)]
 
 
 # The page
@@ -166,10 +166,10 @@ def results(directory, when, median, name="gemm-hopper"):
     report.date = when
     report.summary["target"] = "cuda"
     for case in suites.cases("hopper", ("odd", "mma")):
-        found = {**vars(case), "operations": case.operations, "chosen_family": "sm90", "tile": "128x256 s4"}
+        entry = {**vars(case), "operations": case.operations, "chosen_family": "sm90", "tile": "128x256 s4"}
         for who, seconds in (("ours", median), ("reference", 1e-3)):
-            found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
-        report.results.append(gemm_summary.derive(found))
+            entry[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
+        report.results.append(gemm_summary.derive(entry))
     del report.results[0]["reference"], report.results[0]["ratio"]
     report.results[0]["correct"] = False
     report.summary["groups"] = gemm_summary.summarise(report.results, "group")
@@ -210,19 +210,19 @@ def run(tmp_path, *arguments):
 def test_gemm_on_the_cpu(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     arguments = ("--target", "cpu", "--arch", "sm_80", "--sizes", "32,17x9x33", "--repeats", "2")
-    status, (found,) = run(tmp_path, "gemm", *arguments, "--dtypes", "f16,s8")
+    status, (report,) = run(tmp_path, "gemm", *arguments, "--dtypes", "f16,s8")
     assert status == 0
     out = capsys.readouterr().out
     assert "sm_80" in out and "GFLOP/s" in out and "cuBLAS time" not in out
-    assert (found["schema"], found["benchmark"]) == (2, "gemm-emulated")
-    assert set(found) >= {"date", "options", "machine", "method", "summary", "results"}
-    assert [r["dtype"] for r in found["results"]] == ["f16", "f16", "s8", "s8"]
-    for result in found["results"]:
+    assert (report["schema"], report["benchmark"]) == (2, "gemm-emulated")
+    assert set(report) >= {"date", "options", "machine", "method", "summary", "results"}
+    assert [r["dtype"] for r in report["results"]] == ["f16", "f16", "s8", "s8"]
+    for result in report["results"]:
         ours = result["ours"]
         assert result["correct"] and len(ours["samples"]) == 2 and "reference" not in result
         assert ours["flops"] == pytest.approx(result["operations"] / ours["median"])
-    rates = [r["ours"]["flops"] for r in found["results"][:2]]
-    assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(math.sqrt(rates[0] * rates[1]))
+    rates = [r["ours"]["flops"] for r in report["results"][:2]]
+    assert report["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(math.sqrt(rates[0] * rates[1]))
     (plot,) = tmp_path.glob("*.png")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -236,9 +236,9 @@ def test_a_suite_is_not_emulated_by_the_way(tmp_path, capsys):
     asked = told[told.index("(") + 1 : told.index(")")].split()
     assert not list(tmp_path.iterdir())
     small = ("--dtypes", "bf16", "--repeats", "1", "--no-plot")
-    status, (found,) = run(tmp_path, "gemm", *asked, "--target", "cpu", *small)
+    status, (report,) = run(tmp_path, "gemm", *asked, "--target", "cpu", *small)
     assert status == 0
-    assert [(r["group"], r["M"], r["correct"]) for r in found["results"]] == [("square bf16", 256, True)]
+    assert [(r["group"], r["M"], r["correct"]) for r in report["results"]] == [("square bf16", 256, True)]
 
 
 def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
@@ -250,11 +250,11 @@ def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
     on_cpu = gemm.on_cpu
     monkeypatch.setattr(gemm, "on_cpu", broken)
     arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot")
-    status, (found,) = run(tmp_path, "gemm", *arguments, "--dtypes", "bf16,s8")
+    status, (report,) = run(tmp_path, "gemm", *arguments, "--dtypes", "bf16,s8")
     assert status == 1
-    assert found["results"][0]["failure"] == "ValueError: out of\nluck"
-    assert found["results"][1]["correct"]
-    assert found["summary"]["dtypes"]["bf16"]["failed"] == 1
+    assert report["results"][0]["failure"] == "ValueError: out of\nluck"
+    assert report["results"][1]["correct"]
+    assert report["summary"]["dtypes"]["bf16"]["failed"] == 1
     assert "out of luck" in capsys.readouterr().out
 
 
@@ -266,27 +266,27 @@ def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys, dtype, err
 
     monkeypatch.setattr(kernels, "gemm", wrong)
     arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot", "--dtypes", dtype)
-    status, (found,) = run(tmp_path, "gemm", *arguments)
-    assert status == 1 and found["results"][0]["correct"] is False
+    status, (report,) = run(tmp_path, "gemm", *arguments)
+    assert status == 1 and report["results"][0]["correct"] is False
     assert "WRONG RESULT" in capsys.readouterr().out
 
 
 def test_cases_are_left_out_in_time(tmp_path):
     arguments = ("--target", "cpu", "--sizes", "16", "--no-plot", "--dtypes", "s8")
-    status, (found,) = run(tmp_path, "gemm", *arguments, "--seconds", "1e-9")
-    assert status == 0 and "--seconds" in found["results"][0]["left_out"]
-    assert found["summary"]["dtypes"]["s8"]["left out"] == 1
+    status, (report,) = run(tmp_path, "gemm", *arguments, "--seconds", "1e-9")
+    assert status == 0 and "--seconds" in report["results"][0]["left_out"]
+    assert report["summary"]["dtypes"]["s8"]["left out"] == 1
 
 
 @pytest.mark.parametrize("text", ["m16n8k64", "m64n8k", "m8n8k4"])
 def test_forms(tmp_path, capsys, monkeypatch, text):
     """Every form is measured, with operands that mean something."""
     monkeypatch.setattr(forms, "WORK", 1)
-    status, (found,) = run(tmp_path, "forms", "--repeats", "1", "--only", text)
+    status, (report,) = run(tmp_path, "forms", "--repeats", "1", "--only", text)
     chosen = [x for x in forms.forms(()) if text in x[0].mnemonic]
-    assert status == 0 and not [r for r in found["results"] if "failure" in r]
-    assert [r["instruction"] for r in found["results"]] == [i.mnemonic for i, _ in chosen]
-    slowest = min(found["results"], key=lambda result: result["flops"])
+    assert status == 0 and not [r for r in report["results"] if "failure" in r]
+    assert [r["instruction"] for r in report["results"]] == [i.mnemonic for i, _ in chosen]
+    slowest = min(report["results"], key=lambda result: result["flops"])
     assert "The slowest" in (printed := capsys.readouterr().out) and slowest["group"] in printed
 
 
@@ -319,8 +319,8 @@ def test_compile(tmp_path, monkeypatch):
     links = []
     plain = assemble._link
     monkeypatch.setattr(assemble, "_link", lambda *a: (links.append(a), plain(*a))[1])
-    status, (found,) = run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
-    (result,) = found["results"]
+    status, (report,) = run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
+    (result,) = report["results"]
     assert status == 0 and "failure" not in result
     assert result["kernel"] == "f64_gemm" and result["ptx_lines"] > 100
     wanted = {"ir", "ptx", "program", "lookup"}
@@ -334,9 +334,9 @@ def test_compile(tmp_path, monkeypatch):
 def test_launch(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("benchmarks.host.launch.BATCH", 3)
     monkeypatch.setattr("benchmarks.host.launch.driver.cuda_available", lambda: False)
-    status, (found,) = run(tmp_path, "launch", "--rounds", "2")
+    status, (report,) = run(tmp_path, "launch", "--rounds", "2")
     assert status == 0 and "NO GPU HERE" in capsys.readouterr().out
-    assert all(0 < r["launch"]["median"] < 1 for r in found["results"])
+    assert all(0 < r["launch"]["median"] < 1 for r in report["results"])
 
 
 def test_all_is_the_default_and_goes_on_after_an_error(tmp_path, monkeypatch, capsys):
@@ -384,14 +384,14 @@ def part(day, group, median, left_out=False, **machine):
     report.summary |= {"target": "cuda", "suite": "hopper", "tuned": 0}
     report.summary["ceilings"] = {"flops": {"bf16": day * 1e14}, "failures": {}, "bytes": 4e12}
     for case in suites.cases("hopper", (group,)):
-        found = {**vars(case), "operations": case.operations}
+        entry = {**vars(case), "operations": case.operations}
         if left_out:
-            found["left_out"] = "no time"
+            entry["left_out"] = "no time"
         else:
             for who, seconds in (("ours", median), ("reference", 1.0)):
-                found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
-            found["baselines"] = {"torch": {"median": 3.0}, "Triton": {"failure": "no"}}
-        report.results.append(gemm_summary.derive(found))
+                entry[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
+            entry["baselines"] = {"torch": {"median": 3.0}, "Triton": {"failure": "no"}}
+        report.results.append(gemm_summary.derive(entry))
     return report
 
 
@@ -399,18 +399,18 @@ def test_parts_become_one_report(tmp_path, capsys):
     parts = [part(1, "odd", 4.0), part(2, "grouped", 2.0), part(3, "odd", 0.5)]
     parts += [part(4, "grouped", 0, left_out=True), part(5, "batched", 0, left_out=True)]
     paths = [str(each.save(tmp_path / "parts")) for each in parts]
-    status, (found,) = run(tmp_path, "merge", *paths[::-1], "--no-plot")
-    assert status == 0 and found["date"].startswith("2026-01-05")
-    assert found["options"]["dtypes"] == ["bf16"] and found["options"]["count"] == 5
-    assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + ["batched bf16", "grouped bf16"]
-    groups = found["summary"]["groups"]
+    status, (report,) = run(tmp_path, "merge", *paths[::-1], "--no-plot")
+    assert status == 0 and report["date"].startswith("2026-01-05")
+    assert report["options"]["dtypes"] == ["bf16"] and report["options"]["count"] == 5
+    assert [r["group"] for r in report["results"]] == ["odd bf16"] * 3 + ["batched bf16", "grouped bf16"]
+    groups = report["summary"]["groups"]
     assert groups["odd bf16"]["ratio"] == pytest.approx(2), "the later of two"
     assert groups["odd bf16"]["baselines"] == {"torch": pytest.approx(6), "Triton": None}
     assert groups["grouped bf16"]["ratio"] == pytest.approx(0.5), "left out replaces nothing"
     assert groups["batched bf16"]["left out"] == 1
-    assert found["summary"]["ceilings"]["flops"] == {"bf16": 5e14}
-    assert [each["groups"] for each in found["summary"]["parts"]][0] == ["odd"]
-    assert found["results"][0]["share"] > 0
+    assert report["summary"]["ceilings"]["flops"] == {"bf16": 5e14}
+    assert [each["groups"] for each in report["summary"]["parts"]][0] == ["odd"]
+    assert report["results"][0]["share"] > 0
     text = page.updated(f"{page.BEGIN}\n{page.END}", tmp_path)
     assert "| grouped bf16 | 1 |" in text and "| 1 left out |" in text
     assert "| bf16, `wgmma` on operands in shared memory | 500 TFLOP/s |" in text
@@ -432,9 +432,9 @@ def of_examples(day, **medians):
 def test_parts_of_the_examples_become_one_report(tmp_path, capsys):
     parts = [of_examples(2, histogram=3.0), of_examples(1, histogram=9.0, reduction=4.0, fused_norm=5.0)]
     paths = [str(each.save(tmp_path / "parts")) for each in parts]
-    status, (found,) = run(tmp_path, "merge", *paths, "--no-plot")
-    assert status == 0 and found["date"].startswith("2026-01-02")
-    large = [r for r in found["results"] if r["problem"] == "large"]
+    status, (report,) = run(tmp_path, "merge", *paths, "--no-plot")
+    assert status == 0 and report["date"].startswith("2026-01-02")
+    large = [r for r in report["results"] if r["problem"] == "large"]
     assert [(r["example"], r["timing"]["median"]) for r in large] == [
         ("fused_norm", 5.0),
         ("histogram", 3.0),

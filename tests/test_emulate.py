@@ -47,41 +47,41 @@ class TestProducts:
     @pytest.mark.parametrize("batch", [(), (3,), (2, 300)])
     def test_f16(self, batch):
         a, b, c = (integers(1, *batch, 16, 16), integers(2, *batch, 16, 8), integers(3, *batch, 16, 8))
-        given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
-        found = emulate(F16, *given)
-        assert found.shape == (*batch, 32, 4) and found.dtype == np.uint32
+        registers = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
+        result = emulate(F16, *registers)
+        assert result.shape == (*batch, 32, 4) and result.dtype == np.uint32
         layout = isa.instruction(F16).d.layout
         assert layout is not None
-        assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
+        assert np.array_equal(matrix(layout, result, np.float32), a @ b + c)
 
     def test_f64_has_wide_registers(self):
         a, b, c = (integers(i, 8, *s).astype(np.float64) for i, s in enumerate([(8, 4), (4, 8), (8, 8)]))
-        found = emulate(F64, *operands(F64, a, b, c), arch="sm_80")
+        result = emulate(F64, *operands(F64, a, b, c), arch="sm_80")
         layout = isa.instruction(F64).d.layout
-        assert layout is not None and found.dtype == np.uint64
-        assert np.array_equal(matrix(layout, found, np.float64), a @ b + c)
+        assert layout is not None and result.dtype == np.uint64
+        assert np.array_equal(matrix(layout, result, np.float64), a @ b + c)
 
     def test_batches_broadcast(self):
         a, b, c = integers(4, 5, 1, 16, 16), integers(5, 7, 16, 8), integers(6, 16, 8)
-        given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
-        found = emulate(F16, *given)
+        registers = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
+        result = emulate(F16, *registers)
         layout = isa.instruction(F16).d.layout
-        assert layout is not None and found.shape == (5, 7, 32, 4)
-        assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
+        assert layout is not None and result.shape == (5, 7, 32, 4)
+        assert np.array_equal(matrix(layout, result, np.float32), a @ b + c)
 
     def test_operands_are_left_alone(self):
-        given = operands(
+        registers = operands(
             F16,
             *(
                 np.ones(s, t)
                 for s, t in (((16, 16), np.float16), ((16, 8), np.float16), ((16, 8), np.float32))
             ),
         )
-        before = [g.copy() for g in given]
-        for g in given:
+        before = [g.copy() for g in registers]
+        for g in registers:
             g.flags.writeable = False
-        emulate(F16, *given)
-        assert all(np.array_equal(g, b) for g, b in zip(given, before, strict=True))
+        emulate(F16, *registers)
+        assert all(np.array_equal(g, b) for g, b in zip(registers, before, strict=True))
 
     def test_the_first_of_copies_counts(self):
         """wmma's m8n32k16 holds A four times. As on an H200, only the first copy is read."""
@@ -123,10 +123,10 @@ class TestWarpgroups:
         first: Any = self.descriptor(0) if source == "memory" else registers
         trans = (0, 0) if source == "memory" else (0,)
         given = (image(d, c.astype(np.float32)), first, self.descriptor(2048))
-        found = emulate(self.NAME, *given, True, 1, -1, *trans, shared=shared)
-        assert np.array_equal(matrix(d, found, np.float32), c - a @ b)
-        found = emulate(self.NAME, *given, False, 1, 1, *trans, shared=shared)
-        assert np.array_equal(matrix(d, found, np.float32), a @ b)
+        result = emulate(self.NAME, *given, True, 1, -1, *trans, shared=shared)
+        assert np.array_equal(matrix(d, result, np.float32), c - a @ b)
+        result = emulate(self.NAME, *given, False, 1, 1, *trans, shared=shared)
+        assert np.array_equal(matrix(d, result, np.float32), a @ b)
 
     def test_descriptors_of_a_batch(self):
         """Three tiles of A in one memory."""
@@ -137,8 +137,8 @@ class TestWarpgroups:
         d = isa.instruction(self.NAME).d.layout
         assert d is not None
         zeros = np.zeros((128, 4), np.uint32)
-        found = emulate(self.NAME, zeros, starts, self.descriptor(3 * 2048), 1, 1, 1, 0, 0, shared=shared)
-        assert np.array_equal(matrix(d, found, np.float32), a @ b)
+        result = emulate(self.NAME, zeros, starts, self.descriptor(3 * 2048), 1, 1, 1, 0, 0, shared=shared)
+        assert np.array_equal(matrix(d, result, np.float32), a @ b)
 
     def test_a_descriptor_outside(self):
         zeros, descriptor = np.zeros((128, 4), np.uint32), self.descriptor(0)
@@ -193,19 +193,19 @@ class TestMatrices:
         elements = integers(16, 3, count, 8, 8).astype(np.uint16)
         shared = elements.reshape(3, -1).view(np.uint8)
         rows = np.arange(32, dtype=np.uint32) % (8 * count) * 16
-        found = emulate(f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16", rows, shared=shared)
-        assert found.shape == (3, 32, count)
+        result = emulate(f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16", rows, shared=shared)
+        assert result.shape == (3, 32, count)
         wanted = elements.swapaxes(2, 3) if trans else elements
         words = np.ascontiguousarray(wanted).view(np.uint32).reshape(3, count, 32)
-        assert np.array_equal(found, words.swapaxes(1, 2))
+        assert np.array_equal(result, words.swapaxes(1, 2))
 
     @pytest.mark.parametrize("tail", [(), (1,)])
     def test_movmatrix_has_an_axis_of_registers(self, tail):
         elements = integers(17, 2, 8, 8).astype(np.uint16)
-        given = elements.view(np.uint32).reshape(2, 32, *tail)
-        found = emulate("movmatrix.sync.aligned.m8n8.trans.b16", given)
-        assert found.shape == (2, 32, 1)
-        assert np.array_equal(found.view(np.uint16).reshape(2, 8, 8), elements.swapaxes(1, 2))
+        registers = elements.view(np.uint32).reshape(2, 32, *tail)
+        result = emulate("movmatrix.sync.aligned.m8n8.trans.b16", registers)
+        assert result.shape == (2, 32, 1)
+        assert np.array_equal(result.view(np.uint16).reshape(2, 8, 8), elements.swapaxes(1, 2))
 
 
 class TestScalars:
@@ -219,14 +219,14 @@ class TestScalars:
         """The result has it exactly when an operand has it."""
         a = integers(18, 5, 32).astype(np.int32)
         assert emulate("add.s32", a, 3).shape == (5, 32)
-        found = emulate("add.s32", a[..., None], a)
-        assert found.shape == (5, 32, 1)
-        assert np.array_equal(found.view(np.int32)[..., 0], 2 * a)
+        result = emulate("add.s32", a[..., None], a)
+        assert result.shape == (5, 32, 1)
+        assert np.array_equal(result.view(np.int32)[..., 0], 2 * a)
 
     def test_floats_as_bits(self):
         a = np.linspace(0, 1, 32, dtype=np.float32)
-        found = emulate("add.rn.f32", a.view(np.uint32), 1.5)
-        assert np.array_equal(found.view(np.float32), a + np.float32(1.5))
+        result = emulate("add.rn.f32", a.view(np.uint32), 1.5)
+        assert np.array_equal(result.view(np.float32), a + np.float32(1.5))
 
     def test_several_results(self):
         value = np.arange(32, dtype=np.uint32)
@@ -271,7 +271,7 @@ class TestMistakes:
             emulate(F16, zeros(2, 32, 4), zeros(3, 32, 2), zeros(32, 4))
 
     def test_architecture(self):
-        given = operands(
+        registers = operands(
             F16,
             *(
                 np.ones(s, t)
@@ -279,9 +279,9 @@ class TestMistakes:
             ),
         )
         with pytest.raises(ArchError, match=f"sm_75 has no {F16}; it exists on sm_80, sm_86"):
-            emulate(F16, *given, arch="sm_75")
+            emulate(F16, *registers, arch="sm_75")
         with pytest.raises(ArchError, match="unknown architecture 'sm_81'"):
-            emulate(F16, *given, arch="sm_81")
+            emulate(F16, *registers, arch="sm_81")
 
     def test_unknown(self):
         with pytest.raises(UnknownInstruction):

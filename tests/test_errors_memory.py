@@ -50,7 +50,7 @@ MN = {"b_major": "mn"}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("constants", "message"),
     [
         (
             {"rows": (32, 64)},
@@ -103,21 +103,21 @@ MN = {"b_major": "mn"}
         ({"options": {"metadata": [1]}}, "takes 0 words of metadata for 4 steps of K; 1 was given"),
     ],
 )
-def test_operands_of_another_extent_or_type(given, message):
+def test_operands_of_another_extent_or_type(constants, message):
     with pytest.raises(OperandError) as error:
-        product.ir(**given, arch="sm_90a")
+        product.ir(**constants, arch="sm_90a")
     assert message in error.value.message
     assert error.value.loc.line == line_of(product, "wgmma_async")
 
 
-def rows_of(given: dict[str, Any], choose: Any = lambda tile, i: tile) -> Any:
+def rows_of(constants: dict[str, Any], choose: Any = lambda tile, i: tile) -> Any:
     """A kernel that multiplies `choose` of a tile, with a run-time number, by itself."""
 
     @tc.kernel
     def kernel(i: tc.s32):
         tc.launch_bounds(128)
         mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
-        tile = choose(tc.shared(dtype=tc.bf16, **given), i)
+        tile = choose(tc.shared(dtype=tc.bf16, **constants), i)
         _ = tc.wgmma_async(mma, mma.d.zeros(), tile, tile)
 
     return kernel
@@ -127,7 +127,7 @@ WIDE = "make it (2, 64, 64) with swizzle=128 and pass tile[index], or (STAGES, 2
 
 
 @pytest.mark.parametrize(
-    "given, choose, message",
+    "constants, choose, message",
     [
         ({"shape": (64, 128), "swizzle": 128}, None, f"rows have 256 bytes, the swizzle 128: {WIDE}"),
         ({"shape": (3, 64, 128), "swizzle": 128}, lambda tile, i: tile[i], WIDE),
@@ -142,9 +142,9 @@ WIDE = "make it (2, 64, 64) with swizzle=128 and pass tile[index], or (STAGES, 2
         ),
     ],
 )
-def test_rows_that_are_no_operand_say_which_shape_is(given, choose, message):
+def test_rows_that_are_no_operand_say_which_shape_is(constants, choose, message):
     with pytest.raises(LayoutError) as error:
-        rows_of(given, choose or (lambda tile, i: tile)).ir(tc.s32, arch="sm_90a")
+        rows_of(constants, choose or (lambda tile, i: tile)).ir(tc.s32, arch="sm_90a")
     assert error.value.message.endswith(message)
 
 
@@ -176,7 +176,7 @@ def test_slices_at_run_time_that_start_at_whole_swizzle_periods(stage, rows):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "constants",
     [
         {},
         {"rows": (2, 32, 64), "columns": (8, 8, 64)},
@@ -186,8 +186,8 @@ def test_slices_at_run_time_that_start_at_whole_swizzle_periods(stage, rows):
         {"rows": (64, 128), "columns": (64, 128), "instr": S8, "dtype": tc.s8},
     ],
 )
-def test_operands_that_fit(given):
-    assert "wgmma.mma_async" in product.ir(**given, arch="sm_90a")
+def test_operands_that_fit(constants):
+    assert "wgmma.mma_async" in product.ir(**constants, arch="sm_90a")
 
 
 @refused(
@@ -309,7 +309,7 @@ SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("constants", "message"),
     [
         ({"shape": (32, 128)}, f"{SMALL}; a shared bf16 tile of 32x128, strides (128, 1), was given"),
         ({"shape": (128, 64)}, f"{SMALL}; a shared bf16 tile of 128x64"),
@@ -360,14 +360,14 @@ SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
         ),
     ],
 )
-def test_tiles_and_indices_that_are_no_box(given, message):
+def test_tiles_and_indices_that_are_no_box(constants, message):
     with pytest.raises(OperandError) as error:
-        load_box.ir(BF16, **given, arch="sm_90a")
+        load_box.ir(BF16, **constants, arch="sm_90a")
     assert message in error.value.message
 
 
 @pytest.mark.parametrize(
-    "given",
+    "constants",
     [
         {},
         {"shape": (1, 64, 64)},
@@ -381,13 +381,13 @@ def test_tiles_and_indices_that_are_no_box(given, message):
         {"index": (np.int64(8), 0)},
     ],
 )
-def test_tiles_that_are_a_box(given):
-    assert "cp.async.bulk.tensor" in load_box.ir(BF16, **given, arch="sm_90a")
+def test_tiles_that_are_a_box(constants):
+    assert "cp.async.bulk.tensor" in load_box.ir(BF16, **constants, arch="sm_90a")
 
 
-@pytest.mark.parametrize("given", [{"shape": (64, 32)}, {"shape": (32, 64), "strides": (1, 32)}])
-def test_a_tile_of_columns_has_either_order(given):
-    assert "cp.async.bulk.tensor" in load_box.ir(COLUMNS, box=(32, 64), **given, arch="sm_90a")
+@pytest.mark.parametrize("constants", [{"shape": (64, 32)}, {"shape": (32, 64), "strides": (1, 32)}])
+def test_a_tile_of_columns_has_either_order(constants):
+    assert "cp.async.bulk.tensor" in load_box.ir(COLUMNS, box=(32, 64), **constants, arch="sm_90a")
     message = r"boxes of 32x64 bf16 \(in memory 64x32\) to dense tiles; a shared bf16 tile of 32x64"
     with pytest.raises(OperandError, match=message):
         load_box.ir(COLUMNS, box=(32, 64), shape=(32, 64), arch="sm_90a")

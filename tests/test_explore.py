@@ -179,30 +179,30 @@ def test_polls_and_deadlocks(order):
 
 def test_a_correct_kernel():
     x, out = words(64), words(64)
-    found = in_pairs.explore(40)[1, 64](x, out, how="meets")
-    assert found and found.ok and found.orders == 40 and found.order is None
-    assert str(found) == "40 orders of in_pairs: the same bits in all, no error"
+    exploration = in_pairs.explore(40)[1, 64](x, out, how="meets")
+    assert exploration and exploration.ok and exploration.orders == 40 and exploration.order is None
+    assert str(exploration) == "40 orders of in_pairs: the same bits in all, no error"
     assert (x == words(64)).all() and (out == words(64)).all()  # it ran on copies
 
 
 def test_results_that_differ():
     out = words(64)
-    found = in_pairs.explore(100, checks=False)[1, 64](words(64), out)
-    assert not found and found.error is None and found.orders < 100
-    (difference,) = found.differences
+    exploration = in_pairs.explore(100, checks=False)[1, 64](words(64), out)
+    assert not exploration and exploration.error is None and exploration.orders < 100
+    (difference,) = exploration.differences
     assert difference.argument == "out" and 1 <= difference.count < 64 and difference.size == 64
     index = difference.index[0]
     assert difference.expected == SWAPPED[index] and difference.found == 0
-    replayed = pairs(found.order)
+    replayed = pairs(exploration.order)
     assert replayed[index] == 0
     assert sum(a != b for a, b in zip(replayed, SWAPPED)) == difference.count
-    schedule = order_of(found.order)
-    assert isinstance(schedule, Schedule) and len(schedule.switches) == len(found.switches) == 1
-    for part in (f"emulator(order={found.order!r})", "lanes ", " of warp 0 of block 0 wait before "):
-        assert part in str(found)
-    assert line("tile[t] = x[t]") in found.switches[0]
-    said = json.loads(found.json())
-    assert said["order"] == found.order and said["differences"][0]["argument"] == "out"
+    schedule = order_of(exploration.order)
+    assert isinstance(schedule, Schedule) and len(schedule.switches) == len(exploration.switches) == 1
+    for part in (f"emulator(order={exploration.order!r})", "lanes ", " of warp 0 of block 0 wait before "):
+        assert part in str(exploration)
+    assert line("tile[t] = x[t]") in exploration.switches[0]
+    said = json.loads(exploration.json())
+    assert said["order"] == exploration.order and said["differences"][0]["argument"] == "out"
 
 
 @tc.kernel
@@ -219,24 +219,26 @@ def depends(flag: tc.Array, out: tc.Array):
 
 def test_an_error_is_reported_with_the_switch_that_leads_to_it():
     arrays = np.zeros(1, np.int32), np.zeros(64, np.int32)
-    found = depends.explore(60)[1, 64](*arrays)
-    assert not found and isinstance(found.error, tc.OutOfBounds) and not found.differences
+    exploration = depends.explore(60)[1, 64](*arrays)
+    assert not exploration and isinstance(exploration.error, tc.OutOfBounds) and not exploration.differences
     stop = line('after = tc.atomic("add", flag.at(0), 0)')
     meanwhile = line('tc.atomic("exch", flag.at(0), 1)')
-    assert found.switches == [
+    assert exploration.switches == [
         f"warp 0 of block 0 waits before {stop} while warp 1 of block 0 runs {meanwhile}"
     ]
-    assert found.order == "up b0w0@2"
-    assert "60 orders" not in str(found) and "OutOfBounds: index 500 leaves axis 0" in str(found)
+    assert exploration.order == "up b0w0@2"
+    assert "60 orders" not in str(exploration) and "OutOfBounds: index 500 leaves axis 0" in str(exploration)
     with pytest.raises(tc.OutOfBounds):
-        depends.emulator(order=found.order)[1, 64](*(a.copy() for a in arrays))
-    assert json.loads(found.json())["error"]["kind"] == "OutOfBounds"
+        depends.emulator(order=exploration.order)[1, 64](*(a.copy() for a in arrays))
+    assert json.loads(exploration.json())["error"]["kind"] == "OutOfBounds"
 
 
 def test_an_error_of_the_first_order():
-    found = tickets.explore(9)[1, 64](np.zeros(1, np.int32), words(1))
-    assert not found and found.orders == 1 and found.order is None and not found.switches
-    assert "it shows in the emulator's own order" in str(found)
+    exploration = tickets.explore(9)[1, 64](np.zeros(1, np.int32), words(1))
+    assert (
+        not exploration and exploration.orders == 1 and exploration.order is None and not exploration.switches
+    )
+    assert "it shows in the emulator's own order" in str(exploration)
 
 
 @tc.kernel
@@ -248,8 +250,8 @@ def unique(count: tc.Array, total: tc.Array):
 
 def test_several_blocks():
     assert unique.explore(30)[5, 64](np.zeros(1, np.int32), np.zeros(1, np.int32))
-    found = tickets.explore(30, checks=False)[2, 64](np.zeros(1, np.int32), words(2))
-    assert not found and found.differences[0].argument == "out"
+    exploration = tickets.explore(30, checks=False)[2, 64](np.zeros(1, np.int32), words(2))
+    assert not exploration and exploration.differences[0].argument == "out"
 
 
 def test_mistakes_of_the_caller_are_raised():
@@ -275,8 +277,8 @@ def test_bits_are_compared():
                 out[0] = tc.select(tc.warp_id() == 0, tc.f32(0.0), tc.f32(-0.0))
 
     out = np.array([np.nan, np.nan], np.float32)
-    found = last.explore(20)[1, 64](np.zeros(1, np.int32), out)
-    assert [(d.argument, d.count, d.index) for d in found.differences] == [("out", 1, (0,))]
+    exploration = last.explore(20)[1, 64](np.zeros(1, np.int32), out)
+    assert [(d.argument, d.count, d.index) for d in exploration.differences] == [("out", 1, (0,))]
 
 
 def test_variations_are_many_and_do_not_repeat():
@@ -362,8 +364,10 @@ def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
 def test_bulk_copies_are_late_in_some_orders(asks):
     x, out = np.arange(32, dtype=np.int32).reshape(1, 32), np.zeros(64, np.int32)
     with tc.target("cpu", "sm_90a"):
-        found = asked_once.explore(20)[1, 64](x, out, asks, bug=True)
-        assert isinstance(found.error, tc.errors.Uninitialised) and "in flight" in str(found.error)
+        exploration = asked_once.explore(20)[1, 64](x, out, asks, bug=True)
+        assert isinstance(exploration.error, tc.errors.Uninitialised) and "in flight" in str(
+            exploration.error
+        )
         assert asked_once.explore(20)[1, 64](x, out, asks, bug=False)
     asked_once.emulator("sm_90a")[1, 64](x, out, asks, bug=True)
     assert (out.reshape(2, 32) == x).all()
@@ -383,6 +387,6 @@ def test_a_wait_whose_answer_nothing_reads_ends_early():
 def test_the_elected_lane_is_another_in_some_orders():
     x, out = np.arange(5, 37, dtype=np.int32), np.zeros(1, np.int32)
     with tc.target("cpu", "sm_90a"):
-        found = by_the_elected_lane.explore(20)[1, 32](x, out, bug=True)
-        assert found.differences and found.order == "down"
+        exploration = by_the_elected_lane.explore(20)[1, 32](x, out, bug=True)
+        assert exploration.differences and exploration.order == "down"
         assert by_the_elected_lane.explore(20)[1, 32](x, out, bug=False)

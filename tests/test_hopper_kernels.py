@@ -90,8 +90,8 @@ def test_every_type_in_turn(dtype, out):
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
 def test_sums_in_f16(name):
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
-    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
-    assert np.array_equal(found.astype(float), exact(a, b))
+    product = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
+    assert np.array_equal(product.astype(float), exact(a, b))
 
 
 def test_sums_in_f16_are_rounded():
@@ -126,8 +126,8 @@ def test_other_layouts(name, dtype):
     config = HopperConfig(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
     majors = {"a_k_major": of_a == "C", "b_k_major": of_b == "F"}
     kernel = tf32_gemm if dtype == np.float32 else bf16_gemm
-    found = few_blocks(kernel, config, a, b, np.float32, **majors)
-    assert np.array_equal(found, exact(a, b))
+    product = few_blocks(kernel, config, a, b, np.float32, **majors)
+    assert np.array_equal(product, exact(a, b))
 
 
 SWAPPED_TF32 = {
@@ -162,11 +162,11 @@ def test_transposed_tiles_have_the_bits_of_others(orders):
     a, b = (draw.standard_normal(s).astype(np.float32) for s in ((2, 72, 104), (104, 40)))
     given = a if orders[0] == "C" else a.swapaxes(1, 2).copy().swapaxes(1, 2), np.array(b, order=orders[1])
     config, rows = HopperConfig(BM=64, BN=64, stages=2), (kernels.RowReduction("sum"),)
-    found, usual = (
+    product, usual = (
         kernels.gemm(*operands, precision="tf32", config=config, row_reductions=rows)
         for operands in (given, (a, np.asfortranarray(b)))
     )
-    assert all(x.tobytes() == y.tobytes() for x, y in zip(found, usual, strict=True))
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(product, usual, strict=True))
     d = np.empty((2, 72, 40), np.float32)
     assert not kernels.plan(*given, None, d, precision="tf32", config=config).copies
 
@@ -179,8 +179,8 @@ def test_tiles_that_are_not_transposed():
         (HopperConfig(BN=48, stages=3), True),
         (HopperConfig(BN=64, stages=3), False),
     ):
-        found = kernels.plan(a, b, None, d, precision="tf32", config=config)
-        assert [copy.place for copy in found.copies] == [1] * copied
+        planned = kernels.plan(a, b, None, d, precision="tf32", config=config)
+        assert [copy.place for copy in planned.copies] == [1] * copied
 
 
 FEW_ROWS = [{}, {"split_k": 2}, {"k_slabs": 4, "stages": 2}]
@@ -242,22 +242,22 @@ def test_blocks_that_share_few_boxes(orders, changes, dtype):
         changes = changes | {"BN": 64}
     config = HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes})
     precision = "tf32" if dtype == np.float32 else None
-    found = kernels.gemm(a, b, config=config, precision=precision)
-    assert np.array_equal(found, exact(a, b).astype(dtype))
+    product = kernels.gemm(a, b, config=config, precision=precision)
+    assert np.array_equal(product, exact(a, b).astype(dtype))
 
 
 @pytest.mark.parametrize("BN", [216, 232, 240, 256])
 def test_wide_promoted_tiles_are_multiplied_in_equal_parts(BN):
     a, b = whole(70, 256, dtype=E4M3), whole(256, 480, dtype=E4M3, order="F")
-    found = kernels.gemm(a, b, config=HopperConfig(BM=64, BN=BN, stages=2))
-    assert np.array_equal(found, exact(a, b).astype(found.dtype))
+    product = kernels.gemm(a, b, config=HopperConfig(BM=64, BN=BN, stages=2))
+    assert np.array_equal(product, exact(a, b).astype(product.dtype))
 
 
 def test_eight_columns_of_one_byte():
     """TMA stores no rows of 8 bytes: threads do."""
     a, b = whole(100, 64, dtype=np.int8), whole(64, 208, dtype=np.int8, order="F")
-    found = kernels.requantised_gemm(a, b, scale=1.0, config=HopperConfig(BM=64, BN=24, stages=2))
-    assert np.array_equal(found, exact(a, b).clip(-128, 127).astype(np.int8))
+    product = kernels.requantised_gemm(a, b, scale=1.0, config=HopperConfig(BM=64, BN=24, stages=2))
+    assert np.array_equal(product, exact(a, b).clip(-128, 127).astype(np.int8))
 
 
 EIGHTS = [
@@ -297,8 +297,8 @@ def test_tiles_at_the_edge_are_loaded_in_smaller_boxes(changes):
     M = config.BM * config.cluster_m + 40
     for batch in ((), (2,)):
         a, b = whole(*batch, M, 72, dtype=F16), whole(*batch, 300, 72, dtype=F16).swapaxes(-1, -2)
-        found = kernels.gemm(a, b, config=config)
-        assert np.array_equal(found, exact(a, b).astype(F16))
+        product = kernels.gemm(a, b, config=config)
+        assert np.array_equal(product, exact(a, b).astype(F16))
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -321,8 +321,8 @@ def test_results_whose_rows_tma_cannot_write(N, pingpong):
     a, b = whole(136, 72), whole(72, N, order="F")
     config = HopperConfig(BM=64, BN=32, stages=2, pingpong=pingpong)
     room = np.full((136, N + 2), 99, BF16)
-    found = kernels.gemm(a, b, out=room[:, :N], config=config)
-    assert np.array_equal(found.astype(float), exact(a, b))
+    product = kernels.gemm(a, b, out=room[:, :N], config=config)
+    assert np.array_equal(product.astype(float), exact(a, b))
     assert (room[:, N:] == 99).all()
 
 
@@ -336,15 +336,15 @@ def test_batches(which):
     a, b = whole(*[of_a][: of_a > 0], 72, 136), whole(*[of_b][: of_b > 0], 136, N, order="F")
     c = whole(3, 72, N, most=9)
     config = HopperConfig(BM=64, BN=32, stages=3, pingpong=N == 72)
-    found = kernels.gemm(a, b, c, alpha=2, beta=-3, config=config, out_dtype=tc.f32)
-    assert np.array_equal(found, 2 * exact(a, b) - 3 * c.astype(float))
+    product = kernels.gemm(a, b, c, alpha=2, beta=-3, config=config, out_dtype=tc.f32)
+    assert np.array_equal(product, 2 * exact(a, b) - 3 * c.astype(float))
 
 
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two", "two lines"])
 def test_batches_with_every_division_of_work(name):
     a, b = whole(3, 72, 136), whole(3, 136, 72)
-    found = kernels.gemm(a, b, config=HopperConfig(**FEATURES[name]), out_dtype=tc.f32)
-    assert np.array_equal(found, exact(a, b))
+    product = kernels.gemm(a, b, config=HopperConfig(**FEATURES[name]), out_dtype=tc.f32)
+    assert np.array_equal(product, exact(a, b))
 
 
 def test_batches_choose_a_kernel():
@@ -369,8 +369,8 @@ def test_rows_and_columns_of_one_element(shape, dtype):
 def test_reversed_views():
     """TMA goes forward only: operands are copied, results are written by threads."""
     a, b, room = whole(72, 64), whole(64, 24), np.full((72, 24), 77, np.float32)
-    found = kernels.gemm(a[::-1], b[:, ::-1], out=room[::-1], family="sm90")
-    assert np.array_equal(found, exact(a[::-1], b[:, ::-1]))
+    product = kernels.gemm(a[::-1], b[:, ::-1], out=room[::-1], family="sm90")
+    assert np.array_equal(product, exact(a[::-1], b[:, ::-1]))
     assert np.array_equal(room, exact(a, b[:, ::-1]))
 
 
@@ -384,12 +384,12 @@ def checkered(value, row, col):
 )
 def test_finished_results(name, N):
     a, b, c = whole(136, 72), whole(72, N, order="F"), whole(136, N)
-    found = kernels.gemm(
+    product = kernels.gemm(
         a, b, c, beta=2, epilogue=checkered, out_dtype=tc.f32, config=HopperConfig(**FEATURES[name])
     )
-    row, col = np.indices(found.shape)
+    row, col = np.indices(product.shape)
     wanted = exact(a, b) + 2 * c.astype(float)
-    assert np.array_equal(found, np.where((row + col) % 2 == 0, wanted + 100 * row, wanted - col))
+    assert np.array_equal(product, np.where((row + col) % 2 == 0, wanted + 100 * row, wanted - col))
 
 
 ONLY_SM90: list[Any] = [

@@ -601,10 +601,10 @@ REORDERED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given, canonical", REORDERED)
-def test_modifiers_may_have_another_order(given, canonical):
-    assert isa.instruction(given) is isa.instruction(canonical)
-    assert isa.instruction(given).mnemonic == canonical
+@pytest.mark.parametrize("modifiers, canonical", REORDERED)
+def test_modifiers_may_have_another_order(modifiers, canonical):
+    assert isa.instruction(modifiers) is isa.instruction(canonical)
+    assert isa.instruction(modifiers).mnemonic == canonical
 
 
 @pytest.mark.parametrize(

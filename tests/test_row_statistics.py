@@ -54,11 +54,11 @@ ALL = (SQUARES, MOST, LEAST)
 
 def check(a: np.ndarray, b: np.ndarray, config: HopperConfig, **options: Any) -> None:
     """D and ALL of its rows, against products in f64."""
-    d, found = kernels.gemm(a, b, row_reductions=ALL, config=config, **options)
+    d, statistics = kernels.gemm(a, b, row_reductions=ALL, config=config, **options)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     assert np.array_equal(d.astype(np.float64), exact.astype(d.dtype))
-    assert found.dtype == (np.int32 if a.dtype == S8 else F32)
-    assert np.array_equal(found, [(exact**2).sum(-1), exact.max(-1), exact.min(-1)])
+    assert statistics.dtype == (np.int32 if a.dtype == S8 else F32)
+    assert np.array_equal(statistics, [(exact**2).sum(-1), exact.max(-1), exact.min(-1)])
 
 
 KINDS = {
@@ -121,8 +121,8 @@ def test_batches(of_a, of_b):
 
 def test_the_tile_that_gemm_chooses():
     a, b = whole(130, 64), whole(64, 264, order="F")
-    d, found = kernels.gemm(a, b, row_reductions=[MOST])
-    assert np.array_equal(found[0], d.max(1).astype(F32))
+    d, statistics = kernels.gemm(a, b, row_reductions=[MOST])
+    assert np.array_equal(statistics[0], d.max(1).astype(F32))
 
 
 def test_results_are_finished_but_not_rounded():
@@ -144,8 +144,8 @@ def test_results_are_finished_but_not_rounded():
 def test_a_function_of_s8_products_works_on_s32():
     a, b = whole(40, 64, dtype=S8), whole(64, 48, dtype=S8, order="F")
     odd = RowReduction("sum", transform=lambda v: v & 1)
-    _, (found,) = kernels.gemm(a, b, row_reductions=(odd,), config=small())
-    assert np.array_equal(found, (a.astype(int) @ b.astype(int) % 2).sum(1))
+    _, (statistics,) = kernels.gemm(a, b, row_reductions=(odd,), config=small())
+    assert np.array_equal(statistics, (a.astype(int) @ b.astype(int) % 2).sum(1))
 
 
 def test_columns_outside_do_not_count():
@@ -153,24 +153,24 @@ def test_columns_outside_do_not_count():
     a, b = whole(40, 64), whole(64, 72, order="F")
     finish = lambda value, row, col: value - 1000  # noqa: E731
     ones = RowReduction("sum", transform=lambda v: tc.f32(1))
-    d, found = kernels.gemm(
+    d, statistics = kernels.gemm(
         a, b, epilogue=finish, row_reductions=(MOST, ones), config=small(), out_dtype=tc.f32
     )
-    assert np.array_equal(found, [d.max(1), np.full(40, 72)])
+    assert np.array_equal(statistics, [d.max(1), np.full(40, 72)])
 
 
 def test_extremes_pass_over_nan():
     a, b = whole(64, 64), whole(64, 72, order="F")
     nan = float("nan")
     finish = lambda v, row, col: tc.select((row == 5) | (col % 3 == 1), nan, v)  # noqa: E731
-    d, found = kernels.gemm(
+    d, statistics = kernels.gemm(
         a, b, epilogue=finish, row_reductions=(MOST, LEAST, SUM), config=small(), out_dtype=tc.f32
     )
     numbers = np.delete(np.arange(64), 5)
-    assert np.array_equal(found[0, numbers], np.nanmax(d[numbers], 1))
-    assert np.array_equal(found[1, numbers], np.nanmin(d[numbers], 1))
-    assert (found[:2, 5] == [-np.inf, np.inf]).all()
-    assert np.isnan(found[2]).all()
+    assert np.array_equal(statistics[0, numbers], np.nanmax(d[numbers], 1))
+    assert np.array_equal(statistics[1, numbers], np.nanmin(d[numbers], 1))
+    assert (statistics[:2, 5] == [-np.inf, np.inf]).all()
+    assert np.isnan(statistics[2]).all()
 
 
 # -- the order of sums ----------------------------------------------------------------------------
@@ -201,13 +201,13 @@ def test_sums_are_added_in_the_documented_order(name):
     draw = np.random.default_rng(3).standard_normal
     a, b = draw((72, 200)).astype(BF16), np.asfortranarray(draw((200, 104)).astype(BF16))
     options: dict[str, Any] = dict(row_reductions=(SUM, SQUARES), config=small(**changes))
-    d, found = kernels.gemm(a, b, out_dtype=tc.f32, **options)
-    assert found[0].tobytes() == in_documented_order(d, width).tobytes()
-    assert found[1].tobytes() == in_documented_order(d * d, width).tobytes()
-    assert found[0].tobytes() != d.sum(1).tobytes()  # else this shows nothing
+    d, statistics = kernels.gemm(a, b, out_dtype=tc.f32, **options)
+    assert statistics[0].tobytes() == in_documented_order(d, width).tobytes()
+    assert statistics[1].tobytes() == in_documented_order(d * d, width).tobytes()
+    assert statistics[0].tobytes() != d.sum(1).tobytes()  # else this shows nothing
     rounded, again = kernels.gemm(a, b, **options)
     assert np.array_equal(rounded, d.astype(BF16))
-    assert again.tobytes() == found.tobytes()
+    assert again.tobytes() == statistics.tobytes()
 
 
 # -- calls ----------------------------------------------------------------------------------------
@@ -253,13 +253,13 @@ def test_products_without_statistics_are_as_before():
 
 
 def test_rows_without_elements():
-    d, found = kernels.gemm(whole(5, 16), whole(16, 0), row_reductions=(SUM, MOST, LEAST))
+    d, statistics = kernels.gemm(whole(5, 16), whole(16, 0), row_reductions=(SUM, MOST, LEAST))
     assert d.shape == (5, 0)
-    assert np.array_equal(found, np.repeat([[0], [-np.inf], [np.inf]], 5, axis=1))
-    d, found = kernels.gemm(whole(5, 16, dtype=S8), whole(16, 0, dtype=S8), row_reductions=(MOST, LEAST))
-    assert np.array_equal(found, np.repeat([[-(2**31)], [2**31 - 1]], 5, axis=1))
-    _, found = kernels.gemm(whole(3, 0, 16), whole(16, 8), row_reductions=(SUM, MOST))
-    assert found.shape == (2, 3, 0)
+    assert np.array_equal(statistics, np.repeat([[0], [-np.inf], [np.inf]], 5, axis=1))
+    d, statistics = kernels.gemm(whole(5, 16, dtype=S8), whole(16, 0, dtype=S8), row_reductions=(MOST, LEAST))
+    assert np.array_equal(statistics, np.repeat([[-(2**31)], [2**31 - 1]], 5, axis=1))
+    _, statistics = kernels.gemm(whole(3, 0, 16), whole(16, 8), row_reductions=(SUM, MOST))
+    assert statistics.shape == (2, 3, 0)
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -357,10 +357,10 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
     M, N = size
     a, b, d = np.empty((M, 1024), dtype), np.empty((1024, N), dtype, "F"), np.empty(size, out)
     rows = (SQUARES, MOST, LEAST)
-    found = plan(a, b, d, d, alpha=2, beta=1, family="sm90", row_reductions=rows, config=config)
+    planned = plan(a, b, d, d, alpha=2, beta=1, family="sm90", row_reductions=rows, config=config)
     number = int if dtype == S8 else float
-    used = found.kernel.resources(
-        a, b, d, d, number(2), number(1), *found.workspace(a), arch="sm_90a", **dict(found.options)
+    used = planned.kernel.resources(
+        a, b, d, d, number(2), number(1), *planned.workspace(a), arch="sm_90a", **dict(planned.options)
     )
     assert not used.spills
     assert not used.warnings
@@ -368,8 +368,8 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
 
 def test_combining_is_assembled_too():
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
-    parts, found = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
-    used = combine_parts.resources(parts, found, arch="sm_90a", reductions=(SUM, MOST))
+    parts, statistics = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
+    used = combine_parts.resources(parts, statistics, arch="sm_90a", reductions=(SUM, MOST))
     assert not used.spills
 
 
@@ -405,11 +405,11 @@ def test_streams_and_graphs_take_both_launches():
         want = kernels.gemm(a, b, **options)[1]
         torch.cuda.synchronize()
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        found = kernels.gemm(a, b, stream=stream, **options)[1]
+        statistics = kernels.gemm(a, b, stream=stream, **options)[1]
         stream.synchronize()
-        assert torch.equal(found, want)
+        assert torch.equal(statistics, want)
         with torch.cuda.graph(graph):
-            found = kernels.gemm(a, b, **options)[1]
-        found.zero_()
+            statistics = kernels.gemm(a, b, **options)[1]
+        statistics.zero_()
         graph.replay()
-        assert torch.equal(found, want)
+        assert torch.equal(statistics, want)

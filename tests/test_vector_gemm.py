@@ -69,11 +69,11 @@ def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
     """A B as the kernels' description says: chains, pairs of lanes, warps."""
     chains, warps, kind = config.BK, config.threads // 32, F64 if a.dtype == F64 else F32
     K, a, b = a.shape[1], a.astype(kind), b.astype(kind)
-    found = np.zeros((chains, a.shape[0], b.shape[1]), kind)
+    product = np.zeros((chains, a.shape[0], b.shape[1]), kind)
     for k in range(K):
-        chain = found[k % chains]
+        chain = product[k % chains]
         chain[...] = FMA[kind](a[:, k : k + 1], b[k : k + 1], chain).astype(kind)
-    of_warps = found.reshape(warps, chains // warps, *found.shape[1:])
+    of_warps = product.reshape(warps, chains // warps, *product.shape[1:])
     while of_warps.shape[1] > 1:
         half = of_warps.shape[1] // 2
         of_warps = of_warps[:, :half] + of_warps[:, half:]
@@ -91,10 +91,10 @@ def test_the_bits(along_k, stages, warps, dtype):
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
         a, b = problem(M, N, K, along_k, TYPES[dtype])
         config = tile(sizes, along_k, stages, 8 if along_k else warps)
-        found = kernels.gemm(a, b, config=config, out_dtype=tc.f64 if dtype == tc.f64 else tc.f32)
-        assert np.array_equal(found, sums(a, b, config)), (M, N, K, config)
+        product = kernels.gemm(a, b, config=config, out_dtype=tc.f64 if dtype == tc.f64 else tc.f32)
+        assert np.array_equal(product, sums(a, b, config)), (M, N, K, config)
         rounded = kernels.gemm(a, b, config=config)
-        assert np.array_equal(rounded, found.astype(TYPES[dtype]))
+        assert np.array_equal(rounded, product.astype(TYPES[dtype]))
 
 
 @pytest.mark.parametrize("along_k", [True, False])
@@ -102,9 +102,9 @@ def test_tf32_drops_what_tensor_cores_do_not_read(along_k):
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
         a, b = problem(M, N, K, along_k)
         config = tile(sizes, along_k)
-        found = kernels.gemm(a, b, config=config, precision="tf32")
+        product = kernels.gemm(a, b, config=config, precision="tf32")
         cut = lambda x: (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(F32)
-        assert np.array_equal(found, sums(cut(a), cut(b), config)), (M, N, K, config)
+        assert np.array_equal(product, sums(cut(a), cut(b), config)), (M, N, K, config)
 
 
 @pytest.mark.parametrize("along_k", [True, False])
@@ -120,7 +120,7 @@ def test_what_becomes_of_the_sums(along_k, sizes):
     config = tile(sizes, along_k)
     total = sums(a, b, config)
     c = matrix(M, N)
-    found = kernels.gemm(
+    product = kernels.gemm(
         wide_a[1:, 3:],
         wide_b[1:, 3:],
         c,
@@ -130,7 +130,7 @@ def test_what_becomes_of_the_sums(along_k, sizes):
         epilogue=lambda value, row, col: value + col.to(tc.f32),
     )
     scaled = fma(c, F32(-2), total * F32(0.5)).astype(F32)
-    assert np.array_equal(found, scaled + np.arange(N, dtype=F32))
+    assert np.array_equal(product, scaled + np.arange(N, dtype=F32))
 
 
 def test_values_that_are_no_numbers():
@@ -138,8 +138,8 @@ def test_values_that_are_no_numbers():
     a, b = problem(1, 64, 300, True)
     a[0, 299] = np.inf
     b[299] = np.abs(b[299])
-    found = kernels.gemm(a, b, config=tile((1, 4), True))
-    assert np.all(found == np.inf)
+    product = kernels.gemm(a, b, config=tile((1, 4), True))
+    assert np.all(product == np.inf)
 
 
 @pytest.mark.parametrize("along_k", [True, False])
@@ -147,8 +147,8 @@ def test_nan_of_f64_is_canonical(along_k):
     """Which factor of a fused multiply-add comes first, the assembler decides."""
     a, b = problem(1, 64, 300, along_k, F64)
     a.view(np.uint64)[0, 7], b.view(np.uint64)[7, :32] = 0x7FF8000000000001, 0xFFF8000000000002
-    found = kernels.gemm(a, b, config=tile((1, 8), along_k))
-    assert np.all(found.view(np.uint64) == 0x7FF8000000000000)
+    product = kernels.gemm(a, b, config=tile((1, 8), along_k))
+    assert np.all(product.view(np.uint64) == 0x7FF8000000000000)
 
 
 @pytest.mark.parametrize("along_k", [True, False])
@@ -158,8 +158,8 @@ def test_neither_races_nor_bank_conflicts(along_k, sizes):
     (a, b), d = problem(M, N, K, along_k), np.zeros((M, N), F32)
     plan = kernels.plan(a, b, None, d, config=tile(sizes, along_k))
     arguments, options = (a, b, d, d, 1.0, 0.0), dict(plan.options)
-    found = plan.kernel.check(plan.grid, plan.config.threads)(*arguments, **options)
-    assert not found.findings
+    product = plan.kernel.check(plan.grid, plan.config.threads)(*arguments, **options)
+    assert not product.findings
     emulator = plan.kernel.emulator("sm_90a", profile=True)
     report = emulator[plan.grid, plan.config.threads](*arguments, **options)
     shared = [t for (_, space, _), t in report.lines.items() if space == "shared"]
@@ -303,5 +303,5 @@ def test_the_gpu_gives_the_same_bits(along_k, precision):
                 torch.from_numpy(x).cuda() if x.flags.c_contiguous else torch.from_numpy(x.T).cuda().T
                 for x in (a, b)
             ]
-            found = kernels.gemm(*of_gpu, config=config, precision=precision)
-        assert np.array_equal(found.cpu().numpy().view(np.uint8), wanted.view(np.uint8))
+            product = kernels.gemm(*of_gpu, config=config, precision=precision)
+        assert np.array_equal(product.cpu().numpy().view(np.uint8), wanted.view(np.uint8))
