@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
-from whole_numbers import hopper  # noqa: F401
+from whole_numbers import exact, hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -63,10 +63,6 @@ def numbers(*shape: int, dtype: Any = BF16, order: Any = "C", seed: int = 0) -> 
     """Small integers, whose sums are exact in every type."""
     values = np.random.default_rng((seed, *shape)).integers(-3, 4, shape)
     return np.asarray(values.astype(dtype), order=order)
-
-
-def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a.astype(np.float64) @ b.astype(np.float64)
 
 
 def three(value: Any, row: Any, col: Any, bias: Any) -> Any:
@@ -257,7 +253,7 @@ def test_equal_numbers_are_not_the_same_call():
 )
 def test_accepted(options):
     a, b = numbers(64, 64, dtype=np.float16), numbers(64, 64, dtype=np.float16, seed=1)
-    assert np.array_equal(gemm(a, b, **options), product(a, b))
+    assert np.array_equal(gemm(a, b, **options), exact(a, b))
 
 
 def test_arrays_that_offer_dlpack_alone():
@@ -265,8 +261,8 @@ def test_arrays_that_offer_dlpack_alone():
     out = np.zeros((64, 64), np.float16)
     d = gemm(Capsuled(a), Capsuled(b), Capsuled(c), out=Capsuled(out))
     assert isinstance(d, Capsuled)
-    assert np.array_equal(out, product(a, b) + c)
-    assert np.array_equal(gemm(Capsuled(a), b), product(a, b))
+    assert np.array_equal(out, exact(a, b) + c)
+    assert np.array_equal(gemm(Capsuled(a), b), exact(a, b))
 
 
 def test_empty_products_of_arrays_that_do_not_compute():
@@ -324,11 +320,11 @@ def test_large_views_are_compared_quickly():
 def test_views_that_interleave_do_not_overlap():
     memory = np.zeros((64, 128), np.float16)
     memory[:, ::2] = a = numbers(64, 64, dtype=np.float16)
-    assert np.array_equal(gemm(memory[:, ::2], H, out=memory[:, 1::2]), product(a, H))
+    assert np.array_equal(gemm(memory[:, ::2], H, out=memory[:, 1::2]), exact(a, H))
     assert np.array_equal(memory[:, ::2], a)
     blocks = np.zeros((128, 128), np.float16)
     blocks[:64, :64] = a
-    assert np.array_equal(gemm(blocks[:64, :64], H, out=blocks[64:, 64:]), product(a, H))
+    assert np.array_equal(gemm(blocks[:64, :64], H, out=blocks[64:, 64:]), exact(a, H))
 
 
 def test_known_calls_notice_overlap():
@@ -339,7 +335,7 @@ def test_known_calls_notice_overlap():
         for name, operand in (("a", a), ("b", b)):
             with pytest.raises(tc.ArgumentError, match=f"shares memory with {name}"):
                 gemm(a, b, c, out=operand)
-    expected = product(a, b) + c
+    expected = exact(a, b) + c
     assert np.array_equal(gemm(a, b, c, out=c), expected)
     assert np.array_equal(c, expected)
 
@@ -360,7 +356,7 @@ IN_PLACE: dict[str, dict[str, Any]] = {
 def test_c_in_place(how, columns):
     a, b = numbers(100, 256), numbers(256, columns, order="F")
     c = numbers(100, columns, dtype=np.float32)
-    expected = 2 * product(a, b) - 3 * c
+    expected = 2 * exact(a, b) - 3 * c
     with checking(collect=False):  # loads of C are ordered before the stores of D
         gemm(a, b, c, out=c, alpha=2, beta=-3, **IN_PLACE[how])
     assert np.array_equal(c, expected)
@@ -368,11 +364,11 @@ def test_c_in_place(how, columns):
 
 def test_c_in_place_of_batches_and_sparse_products():
     a, b, c = numbers(2, 64, 64), numbers(64, 40), numbers(2, 64, 40, dtype=np.float32)
-    expected = product(a, b) + c
+    expected = exact(a, b) + c
     with checking(collect=False):
         assert np.array_equal(gemm(a, b, c, out=c), expected)
     sparse, c = kernels.compress(numbers(64, 64), prune=True), numbers(64, 40, dtype=np.float32)
-    expected = product(kernels.decompress(sparse), b) + c
+    expected = exact(kernels.decompress(sparse), b) + c
     with checking(collect=False):
         assert np.array_equal(gemm(sparse, b, c, out=c), expected)
 
@@ -386,24 +382,24 @@ def test_c_is_broadcast(shape, family):
     a, b, c = numbers(100, 64), numbers(64, 72), numbers(*shape, dtype=np.float32)
     for _ in range(2):
         d = gemm(a, b, c, beta=3, family=family, out_dtype=tc.f32)
-        assert np.array_equal(d, product(a, b) + 3 * c)
+        assert np.array_equal(d, exact(a, b) + 3 * c)
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", [(40,), (64, 40), (64, 1), (3, 1, 40), (3, 64, 1), (1, 64, 40)])
 def test_c_is_broadcast_to_batches(shape):
     a, b, c = numbers(3, 64, 64), numbers(64, 40), numbers(*shape)
-    assert np.array_equal(gemm(a, b, c, out_dtype=tc.f32), product(a, b) + c.astype(float))
+    assert np.array_equal(gemm(a, b, c, out_dtype=tc.f32), exact(a, b) + c.astype(float))
 
 
 def test_c_is_broadcast_elsewhere():
     sparse, b, c = kernels.compress(numbers(64, 64), prune=True), numbers(64, 40), numbers(40)
-    expected = product(kernels.decompress(sparse), b) + c.astype(float)
+    expected = exact(kernels.decompress(sparse), b) + c.astype(float)
     assert np.array_equal(gemm(sparse, b, c, out_dtype=tc.f32), expected)
     nothing = gemm(numbers(64, 0), numbers(0, 40), c)
     assert np.array_equal(nothing, np.broadcast_to(c, (64, 40)))
     strided = gemm(numbers(128, 128)[::2, ::2], b, c, out_dtype=tc.f32)
-    assert np.array_equal(strided, product(numbers(128, 128)[::2, ::2], b) + c.astype(float))
+    assert np.array_equal(strided, exact(numbers(128, 128)[::2, ::2], b) + c.astype(float))
 
 
 # Epilogues with arguments.
@@ -455,7 +451,7 @@ def test_epilogue_args(name):
         scale = scale if kind == np.int32 else kind(scale) if kind == np.float64 else float(scale)
         named = {"bias": bias, "residual": residual, "scale": scale}
         d = gemm(a, b, epilogue=affine, epilogue_args=named, family=family, **options)
-        expected = product(a, b) * scale + bias + residual
+        expected = exact(a, b) * scale + bias + residual
         if "row_reductions" in options:
             d, rows = d
             assert np.array_equal(rows[0], expected.sum(1))
@@ -469,20 +465,20 @@ def test_epilogues_of_mma_kernels(arch):
     with tc.target("cpu", arch):
         d = gemm(a, b, c, alpha=2, epilogue=chess, family="sm80", out_dtype=tc.f32)
     kept = np.indices(d.shape).sum(0) % 2 == 0
-    assert np.array_equal(d, np.where(kept, 2 * product(a, b) + c.astype(float), 0))
+    assert np.array_equal(d, np.where(kept, 2 * exact(a, b) + c.astype(float), 0))
 
 
 def test_epilogues_know_the_matrix_of_a_batch():
     a, b, bias = numbers(3, 64, 64), numbers(64, 40), numbers(3, 40, dtype=np.float32)
     of_matrix = lambda value, row, col, batch, bias: value + bias[batch, col]
     d = gemm(a, b, epilogue=of_matrix, epilogue_args={"bias": bias}, out_dtype=tc.f32)
-    assert np.array_equal(d, product(a, b) + bias[:, None])
+    assert np.array_equal(d, exact(a, b) + bias[:, None])
     number = lambda value, row, col, batch: value + batch
     assert np.array_equal(
-        gemm(a, b, epilogue=number, out_dtype=tc.f32), product(a, b) + np.ogrid[:3, :1, :1][0]
+        gemm(a, b, epilogue=number, out_dtype=tc.f32), exact(a, b) + np.ogrid[:3, :1, :1][0]
     )
     single = gemm(a[0], b, epilogue=number, out_dtype=tc.f32)
-    assert np.array_equal(single, product(a[0], b))
+    assert np.array_equal(single, exact(a[0], b))
 
 
 def test_epilogue_args_of_the_other_products():
@@ -490,9 +486,9 @@ def test_epilogue_args_of_the_other_products():
     named: Any = {"epilogue": three, "epilogue_args": {"bias": bias}}
     sparse, b = kernels.compress(numbers(64, 128), prune=True), numbers(128, 40)
     d = gemm(sparse, b, out_dtype=tc.f32, **named)
-    assert np.array_equal(d, product(kernels.decompress(sparse), b) + bias)
+    assert np.array_equal(d, exact(kernels.decompress(sparse), b) + bias)
     offsets, a, experts = np.array([0, 5, 5, 70, 100], np.int32), numbers(100, 64), numbers(4, 64, 40)
-    groups = [product(a[i:j], experts[g]) for g, (i, j) in enumerate(zip(offsets, offsets[1:]))]  # noqa: B905
+    groups = [exact(a[i:j], experts[g]) for g, (i, j) in enumerate(zip(offsets, offsets[1:]))]  # noqa: B905
     d = grouped(a, experts, offsets, **named)
     assert np.array_equal(d, (np.concatenate(groups) + bias).astype(BF16))
     x, gate, up = numbers(100, 64), numbers(40, 64, seed=1), numbers(40, 64, seed=2)
@@ -502,7 +498,7 @@ def test_epilogue_args_of_the_other_products():
     a, b = numbers(64, 256, dtype=E4M3), numbers(256, 40, dtype=E4M3, order="F")
     ones = np.ones((64, 2), np.float32), np.ones((2, 1), np.float32)
     d = scaled(a, b, *ones, out_dtype=tc.f32, **named)
-    assert np.array_equal(d, product(a, b) + bias)
+    assert np.array_equal(d, exact(a, b) + bias)
 
 
 def test_names_of_epilogue_args_may_be_those_of_the_kernel():
@@ -511,7 +507,7 @@ def test_names_of_epilogue_args_may_be_those_of_the_kernel():
     named = {"d": bias, "config": 1, "traits": 2.0, "alpha": np.float16(3)}
     for family in ("sm80", "sm90"):
         d = gemm(a, b, epilogue=names, epilogue_args=named, family=family, out_dtype=tc.f32)
-        assert np.array_equal(d, product(a, b) + bias + 6)
+        assert np.array_equal(d, exact(a, b) + bias + 6)
 
 
 def test_epilogues_may_return_numbers_and_integers():

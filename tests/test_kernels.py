@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from whole_numbers import exact
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -32,10 +33,6 @@ RNG = np.random.default_rng(7)
 def matrix(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
     """Small integers, so that every sum is exact in every type."""
     return np.asarray(RNG.integers(-3, 4, (rows, cols)).astype(dtype), order=order)
-
-
-def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a.astype(np.float64) @ b.astype(np.float64)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from whole_numbers import exact
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -31,10 +32,6 @@ RNG = np.random.default_rng(11)
 def dense(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
     """Small integers, so that every sum is exact in every type; many are equal or zero."""
     return np.asarray(RNG.integers(-3, 4, (rows, cols)).astype(dtype), order=order)
-
-
-def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a.astype(np.float64) @ b.astype(np.float64)
 
 
 def pruned(a: np.ndarray) -> np.ndarray:
