@@ -17,6 +17,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.kernels import all_gather_gemm as _all_gather_gemm
 from tensorcore_dsl.kernels import gemm_all_reduce as _gemm_all_reduce
 from tensorcore_dsl.kernels import gemm_reduce_scatter as _gemm_reduce_scatter
+from tensorcore_dsl.torch import sharding  # noqa: F401  (registers how gemm divides DTensors)
 
 __all__ = [
     "ColumnParallelLinear",

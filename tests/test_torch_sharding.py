@@ -1,0 +1,70 @@
+"""`gemm` of DTensors: each rank multiplies its part, and the whole is that of one rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import pytest
+
+import tensorcore_dsl as tc
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor, init_device_mesh  # noqa: E402
+
+import tensorcore_dsl.torch as tct  # noqa: E402
+
+WORLD = 2
+BATCH, ROWS, COLUMNS, SUMS, WHOLE = Shard(0), Shard(-2), Shard(-1), Partial(), Replicate()
+SHAPES = ((64, 128), (128, 32))
+# Shapes of a, b and c; placements of the operands; options; placement of the result.
+CASES: dict[str, Any] = {
+    "rows": (SHAPES, (ROWS, WHOLE), {}, ROWS),
+    "columns": (SHAPES, (WHOLE, COLUMNS), {}, COLUMNS),
+    "K": (SHAPES, (COLUMNS, ROWS), {}, SUMS),
+    "neither": (SHAPES, (WHOLE, WHOLE), {}, WHOLE),
+    "another type": (SHAPES, (ROWS, WHOLE), {"out_dtype": torch.float32}, ROWS),
+    "c": ((*SHAPES, (64, 32)), (ROWS, WHOLE, ROWS), {"beta": 2.0}, ROWS),
+    "c of one row": ((*SHAPES, (32,)), (ROWS, WHOLE, WHOLE), {}, ROWS),
+    "c of one row, columns": ((*SHAPES, (32,)), (WHOLE, COLUMNS, COLUMNS), {}, COLUMNS),
+    "batch": (((2, 16, 32), (2, 32, 8)), (BATCH, BATCH), {}, BATCH),
+    "batch of a": (((2, 16, 32), (32, 8)), (BATCH, WHOLE), {}, BATCH),
+}
+
+
+def _check(rank: int, port: int) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD))
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    import tensorcore_dsl.torch.distributed  # noqa: F401
+
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for name, (shapes, placements, options, placement) in CASES.items():
+        torch.manual_seed(0)
+        whole = [torch.randint(-3, 4, shape).half().requires_grad_() for shape in shapes]
+        parts = [
+            distribute_tensor(x.detach(), mesh, [place]).requires_grad_()
+            for x, place in zip(whole, placements, strict=True)
+        ]
+        with tc.target("cpu", "sm_90a"):
+            expected, result = tct.gemm(*whole, **options), tct.gemm(*parts, **options)
+            expected.float().sum().backward()
+            result.float().sum().backward()
+        assert result.placements == (_counted_from_0(placement, result.ndim),), (name, result.placements)
+        assert torch.equal(result.full_tensor(), expected), name
+        for x, part in zip(whole, parts, strict=True):
+            assert torch.equal(part.grad.full_tensor(), x.grad), name
+    dist.destroy_process_group()
+
+
+def _counted_from_0(placement: Any, ndim: int) -> Any:
+    return Shard(placement.dim % ndim) if isinstance(placement, Shard) else placement
+
+
+def test_each_rank_multiplies_its_part() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_check, (port,), nprocs=WORLD)
