@@ -110,17 +110,17 @@ CASES = [
     ),
     mutant(
         2, "waits for one group less", error("mma_tile"),
-        ("        tc.cp_async_wait(STAGES - 2)", "        tc.cp_async_wait(STAGES - 1)"),
+        ("tc.cp_async_wait(STAGES - 2)", "tc.cp_async_wait(STAGES - 1)"),
     ),
     mutant(
         2, "the barrier before the wait", race("load_stage(k_tile)", "mma_tile", error="mma_tile"),
-        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.barrier()\n        tc.cp_async_wait(STAGES - 2)\n"),
+        ("tc.cp_async_wait(STAGES - 2)\n", "tc.barrier()\n        tc.cp_async_wait(STAGES - 2)\n"),
         ("        # have finished k_tile - 1, whose stage the next copies overwrite: one barrier does both.\n        tc.barrier()\n", ""),
     ),
     mutant(
         2, "copies before the barrier", race("load_stage(k_tile + STAGES - 1)", "mma_tile"),
-        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.cp_async_wait(STAGES - 2)\n        load_stage(k_tile + STAGES - 1)\n"),
-        ("        tc.barrier()\n        load_stage(k_tile + STAGES - 1)\n", "        tc.barrier()\n"),
+        ("tc.cp_async_wait(STAGES - 2)\n", "tc.cp_async_wait(STAGES - 2)\n        load_stage(k_tile + STAGES - 1)\n"),
+        ("tc.barrier()\n        load_stage(k_tile + STAGES - 1)\n", "tc.barrier()\n"),
     ),
     mutant(
         3, "no proxy fence", error("tc.wgmma_async"),
@@ -128,12 +128,12 @@ CASES = [
     ),
     mutant(
         3, "proxy fence before the wait for the copies", error("tc.wgmma_async"),
-        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.fence_proxy_async()\n        tc.cp_async_wait(STAGES - 2)\n"),
+        ("tc.cp_async_wait(STAGES - 2)\n", "tc.fence_proxy_async()\n        tc.cp_async_wait(STAGES - 2)\n"),
         ("        # writes visible to the other proxy. It stands after the wait and before the barrier.\n        tc.fence_proxy_async()\n", ""),
     ),
     mutant(
         3, "wgmma still in flight at the barrier", error("load_tile(tile_a[stage, i]"),
-        ("        tc.wgmma_wait(0)\n", "        tc.wgmma_wait(1)\n"),
+        ("tc.wgmma_wait(0)\n", "tc.wgmma_wait(1)\n"),
     ),
     mutant(
         4, "no barrier before a stage is filled again", race("tc.tma_load(tile_a", "tc.wgmma_async", error="tc.wgmma_async"),
@@ -141,31 +141,31 @@ CASES = [
     ),
     mutant(
         4, "parity of the turn for that of the revolution", error("full[stage].wait"),
-        ("        full[stage].wait(k_tile // STAGES & 1)", "        full[stage].wait(k_tile & 1)"),
+        ("full[stage].wait(k_tile // STAGES & 1)", "full[stage].wait(k_tile & 1)"),
     ),
     mutant(
         5, "this stage released for the one before", race("tc.tma_load(tile_a", "tc.wgmma_async", error="tc.tma_load(tile_a"),
-        ("            empty[previous].arrive(pred=(tc.threadIdx.x % 128 == 0) & (k > 0))", "            empty[stage].arrive(pred=tc.threadIdx.x % 128 == 0)"),
+        ("empty[previous].arrive(pred=(tc.threadIdx.x % 128 == 0) & (k > 0))", "empty[stage].arrive(pred=tc.threadIdx.x % 128 == 0)"),
     ),
     mutant(
         5, "one consumer frees a stage", error("empty[previous]"),
-        ("            empty[stage].init(CONSUMERS)", "            empty[stage].init(1)"),
+        ("empty[stage].init(CONSUMERS)", "empty[stage].init(1)"),
     ),
     mutant(
         5, "accumulators stored before the last wait", error("store_tile"),
-        ("        tc.wgmma_wait(0)\n        store_tile(acc, d, m + 64 * consumer, n)", "        store_tile(acc, d, m + 64 * consumer, n)\n        tc.wgmma_wait(0)"),
+        ("tc.wgmma_wait(0)\n        store_tile(acc, d, m + 64 * consumer, n)", "store_tile(acc, d, m + 64 * consumer, n)\n        tc.wgmma_wait(0)"),
     ),
     mutant(
         6, "waits for one store less", error("store_tile"),
-        ("            tc.tma_store_wait(1, read=True)", "            tc.tma_store_wait(2, read=True)"),
+        ("tc.tma_store_wait(1, read=True)", "tc.tma_store_wait(2, read=True)"),
     ),
     mutant(
         6, "no barrier behind the wait for a store", race("store_tile"),
-        ("            tc.tma_store_wait(1, read=True)\n        tc.barrier(consumer + 1, 128)  # named barrier of this warpgroup; 0 belongs to the CTA\n", "            tc.tma_store_wait(1, read=True)\n"),
+        ("tc.tma_store_wait(1, read=True)\n        tc.barrier(consumer + 1, 128)  # named barrier of this warpgroup; 0 belongs to the CTA\n", "tc.tma_store_wait(1, read=True)\n"),
     ),
     mutant(
         6, "no barrier before the store", race("store_tile", error="store_tile"),
-        ("        tc.fence_proxy_async()  # stmatrix writes by the generic proxy, TMA reads by the other\n        tc.barrier(consumer + 1, 128)\n", "        tc.fence_proxy_async()\n"),
+        ("tc.fence_proxy_async()  # stmatrix writes by the generic proxy, TMA reads by the other\n        tc.barrier(consumer + 1, 128)\n", "tc.fence_proxy_async()\n"),
     ),
     mutant(
         6, "the last stage of a tile is kept", error("empty[stage].wait"),
@@ -173,13 +173,13 @@ CASES = [
     ),
     mutant(
         7, "a stage released in its own CTA alone", race("tc.tma_load(part"),
-        ("            empty[stage].init(CONSUMERS * CLUSTER)", "            empty[stage].init(CONSUMERS)"),
-        ("                release(empty[previous], (thread < CLUSTER) & (k > 0))", "                empty[previous].arrive(pred=(thread == 0) & (k > 0))"),
-        ("            release(empty[previous], thread < CLUSTER)", "            empty[previous].arrive(pred=thread == 0)"),
+        ("empty[stage].init(CONSUMERS * CLUSTER)", "empty[stage].init(CONSUMERS)"),
+        ("release(empty[previous], (thread < CLUSTER) & (k > 0))", "empty[previous].arrive(pred=(thread == 0) & (k > 0))"),
+        ("release(empty[previous], thread < CLUSTER)", "empty[previous].arrive(pred=thread == 0)"),
     ),
     mutant(
         7, "the CTA meets for the cluster", error("tc.tma_load(part"),
-        ("    # No CTA may multicast or arrive before its peer has initialised the barriers.\n    tc.cluster_sync()", "    tc.barrier()"),
+        ("# No CTA may multicast or arrive before its peer has initialised the barriers.\n    tc.cluster_sync()", "tc.barrier()"),
     ),
     mutant(
         8, "no wait at the order barrier", race("tc.tma_load(tile_a", "tc.wgmma_async", error=("tc.wgmma_async", "order[1 - consumer].arrive")),
@@ -187,6 +187,6 @@ CASES = [
     ),
     mutant(
         8, "released before the last wait", race("tc.tma_load(tile_a", "tc.wgmma_async", error="tc.tma_load(tile_a"),
-        ("            tc.wgmma_wait(0)\n            release(empty[previous], thread < CLUSTER)\n", "            release(empty[previous], thread < CLUSTER)\n            tc.wgmma_wait(0)\n"),
+        ("tc.wgmma_wait(0)\n            release(empty[previous], thread < CLUSTER)\n", "release(empty[previous], thread < CLUSTER)\n            tc.wgmma_wait(0)\n"),
     ),
 ]  # fmt: skip
