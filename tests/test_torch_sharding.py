@@ -1,4 +1,4 @@
-"""`gemm` of DTensors: each rank multiplies its part, and the whole is that of one rank."""
+"""Products of two ranks on the CPU: `gemm` of DTensors, and a bias that all ranks have."""
 
 from __future__ import annotations
 
@@ -35,9 +35,22 @@ CASES: dict[str, Any] = {
 }
 
 
-def _check(rank: int, port: int) -> None:
+def on_ranks(check: Any) -> None:
+    """Run check(rank) in a process for each rank; a failure there fails the test."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_start, (port, check), nprocs=WORLD)
+
+
+def _start(rank: int, port: int, check: Any) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD))
     dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    check(rank)
+    dist.destroy_process_group()
+
+
+def _divide(rank: int) -> None:
     import tensorcore_dsl.torch.distributed  # noqa: F401
 
     mesh = init_device_mesh("cpu", (WORLD,))
@@ -56,7 +69,6 @@ def _check(rank: int, port: int) -> None:
         assert torch.equal(result.full_tensor(), expected), name
         for x, part in zip(whole, parts, strict=True):
             assert torch.equal(part.grad.full_tensor(), x.grad), name
-    dist.destroy_process_group()
 
 
 def _counted_from_0(placement: Any, ndim: int) -> Any:
@@ -64,7 +76,21 @@ def _counted_from_0(placement: Any, ndim: int) -> Any:
 
 
 def test_each_rank_multiplies_its_part() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_check, (port,), nprocs=WORLD)
+    on_ranks(_divide)
+
+
+def _add_bias(rank: int) -> None:
+    from tensorcore_dsl.torch.distributed import RowParallelLinear
+
+    class OfRows(RowParallelLinear):
+        """With the product of its own rows, as the kernel needs GPUs."""
+
+        product = staticmethod(lambda x, weight, group: x @ weight.t())
+
+    layer = OfRows(8 * WORLD, 4, bias=True)
+    layer(torch.ones(3 + rank, 8)).sum().backward()
+    assert layer.bias.grad.tolist() == [3.0 + 4.0] * 4  # the rows of both ranks
+
+
+def test_the_gradient_of_a_bias_has_the_rows_of_all_ranks() -> None:
+    on_ranks(_add_bias)

@@ -254,11 +254,19 @@ class _ParallelLinear(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.bias = None if zeros is None else torch.nn.Parameter(zeros)
+        if self.bias is not None and not self.splits_outputs:
+            self.bias.register_hook(self._sum_over_ranks)
         torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = type(self).product(x, self.weight, self.group)
         return y if self.bias is None else y + self.bias
+
+    def _sum_over_ranks(self, grad: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of a bias that each rank adds to its rows of the sequence."""
+        total = grad.clone()
+        dist.all_reduce(total, group=self.group.group)
+        return total
 
 
 class ColumnParallelLinear(_ParallelLinear):
@@ -290,7 +298,7 @@ class RowParallelLinear(_ParallelLinear):
     in_features, out_features : int
         Of the whole layer; in_features is a multiple of the number of ranks.
     group, bias, device, dtype : optional
-        As for ColumnParallelLinear. All ranks have the same bias.
+        As for ColumnParallelLinear. All ranks have the same bias, and its gradient: the sum over the ranks.
     """
 
     product = staticmethod(_scatter)
