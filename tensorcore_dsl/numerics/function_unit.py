@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from tensorcore_dsl.lowering import arrays, inlined, primitive, vectorised
+from tensorcore_dsl.lowering import inlined, primitive, vectorised
 from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 from .function_unit_sm90 import COEFFICIENTS, FIRST
@@ -43,8 +43,6 @@ LARGE, QUARTER, HALF = 0x7E800000, 0x3E800000, 0x3F000000  # 2**126, 1/4, 1/2
 LOW_EX2, MINUS_24 = 0xC2FC0000, 0xC1C00000  # -126.0, -24.0
 
 _WORD = np.dtype(np.uint32)
-LANES, SEGMENTS = 32, len(COEFFICIENTS)
-array_at: Any = primitive(arrays.at_address)
 
 
 def squares() -> npt.NDArray[np.uint16]:
