@@ -8,7 +8,7 @@ promises, a barrier with a count also completes when only exited threads could s
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -21,6 +21,22 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
 BARRIERS = 16
 BAD_ID, BAD_COUNT, MISMATCH, OVERRUN, TWICE = range(1, 6)
+
+
+class _State(NamedTuple):
+    """Arrays of `NamedBarriers`, for compiled functions."""
+
+    arrived: Any
+    expected: Any
+    phase: Any
+    last: Any
+    lanes: Any
+    counted: Any
+    waits_at: Any
+    waits_for: Any
+    votes: Any
+    true: Any
+    voters: Any
 
 
 class NamedBarriers:
@@ -66,17 +82,7 @@ class NamedBarriers:
                 chunk.alive,
                 chunk.mask if predicate is None else predicate,
                 go,
-                self.arrived,
-                self.expected,
-                self.phase,
-                self.last,
-                self.lanes,
-                self.counted,
-                self.waits_at,
-                self.waits_for,
-                self.votes,
-                self.true,
-                self.voters,
+                _State(*(getattr(self, name) for name in _State._fields)),
                 self.full,
             )
             if wrong:
@@ -149,7 +155,7 @@ class NamedBarriers:
 
 
 @compiled
-def _arrive(  # noqa: PLR0913
+def _arrive(
     barrier: Any,
     counts: Any,
     wait: bool,
@@ -157,100 +163,56 @@ def _arrive(  # noqa: PLR0913
     alive: Any,
     predicate: Any,
     go: Any,
-    arrived: Any,
-    expected: Any,
-    phase: Any,
-    last: Any,
-    lanes: Any,
-    counted: Any,
-    waits_at: Any,
-    waits_for: Any,
-    votes: Any,
-    true: Any,
-    voters: Any,
+    state: Any,
     full: int,
 ) -> int:
     """Let the active threads arrive; sets `go`. 0, or the error of a thread."""
-    ctas = arrived.shape[0]
+    ctas = state.arrived.shape[0]
     group = active.size // ctas
     for thread in range(active.size):
         if not active[thread]:
             continue
         cta = thread // group
         which, count = int(barrier[thread]), int(counts[thread])
-        if waits_at[thread] != -1:
+        if state.waits_at[thread] != -1:
             continue
         if which >= BARRIERS:
             return error_at(BAD_ID, thread)
         if count % 32 or count > full or (count == 0 and not wait):
             return error_at(BAD_COUNT, thread)
         goal = count if count else -1
-        if expected[cta, which] == 0:
-            expected[cta, which] = goal
+        if state.expected[cta, which] == 0:
+            state.expected[cta, which] = goal
         # A count of all threads of the CTA is the same as no count.
-        elif expected[cta, which] != goal and expected[cta, which] + goal != full - 1:
+        elif state.expected[cta, which] != goal and state.expected[cta, which] + goal != full - 1:
             return error_at(MISMATCH, thread)
         bit = np.uint32(1) << np.uint32(thread % 32)
-        if lanes[thread // 32, which] & bit or counted[thread // 32, which]:
+        if state.lanes[thread // 32, which] & bit or state.counted[thread // 32, which]:
             return error_at(TWICE, thread)
-        lanes[thread // 32, which] |= bit
-        votes[cta, which, 0] += predicate[thread]
-        votes[cta, which, 1] += 1
+        state.lanes[thread // 32, which] |= bit
+        state.votes[cta, which, 0] += predicate[thread]
+        state.votes[cta, which, 1] += 1
         if wait:
-            waits_at[thread] = which
-            waits_for[thread] = phase[cta, which]
+            state.waits_at[thread] = which
+            state.waits_for[thread] = state.phase[cta, which]
         else:
             go[thread] = True
     for cta in range(ctas):
         for which in range(BARRIERS):
-            if expected[cta, which]:
-                wrong = _settle(
-                    cta,
-                    which,
-                    alive,
-                    arrived,
-                    expected,
-                    phase,
-                    last,
-                    lanes,
-                    counted,
-                    waits_at,
-                    waits_for,
-                    votes,
-                    true,
-                    voters,
-                    group,
-                    full,
-                )
+            if state.expected[cta, which]:
+                wrong = _settle(cta, which, alive, state, group, full)
                 if wrong:
                     return wrong
     for thread in range(active.size):
-        which = waits_at[thread]
-        if active[thread] and which != -1 and phase[thread // group, which] > waits_for[thread]:
-            waits_at[thread] = -1
+        which = state.waits_at[thread]
+        if active[thread] and which != -1 and state.phase[thread // group, which] > state.waits_for[thread]:
+            state.waits_at[thread] = -1
             go[thread] = True
     return 0
 
 
 @compiled
-def _settle(  # noqa: PLR0913
-    cta: int,
-    which: int,
-    alive: Any,
-    arrived: Any,
-    expected: Any,
-    phase: Any,
-    last: Any,
-    lanes: Any,
-    counted: Any,
-    waits_at: Any,
-    waits_for: Any,
-    votes: Any,
-    true: Any,
-    voters: Any,
-    group: int,
-    full: int,
-) -> int:
+def _settle(cta: int, which: int, alive: Any, state: Any, group: int, full: int) -> int:
     """Count the warps whose threads have all arrived; complete the barrier when all warps have."""
     exited, elsewhere = 0, False
     for warp in range(cta * group // 32, (cta * group + full) // 32):
@@ -259,31 +221,34 @@ def _settle(  # noqa: PLR0913
             thread = warp * 32 + lane
             if alive[thread]:
                 living |= np.uint32(1) << np.uint32(lane)
-                waits = waits_at[thread] == which and waits_for[thread] == phase[cta, which]
+                waits = state.waits_at[thread] == which and state.waits_for[thread] == state.phase[cta, which]
                 stuck = stuck and waits
         if living == 0:
-            exited += 0 if counted[warp, which] else 32
-        elif lanes[warp, which] != 0 and (lanes[warp, which] & living) == living:
-            lanes[warp, which] = 0
-            arrived[cta, which] += 32
-            counted[warp, which] = True
+            exited += 0 if state.counted[warp, which] else 32
+        elif state.lanes[warp, which] != 0 and (state.lanes[warp, which] & living) == living:
+            state.lanes[warp, which] = 0
+            state.arrived[cta, which] += 32
+            state.counted[warp, which] = True
         if living != 0 and not stuck:
             elsewhere = True
-    goal, here = expected[cta, which], arrived[cta, which]
+    goal, here = state.expected[cta, which], state.arrived[cta, which]
     if goal == -1 or not elsewhere:
         here += exited
     if goal == -1:
         goal = full
-    if arrived[cta, which] > goal:
+    if state.arrived[cta, which] > goal:
         return error_at(OVERRUN, cta * group)
     if here >= goal:
         for thread in range(cta * group, (cta + 1) * group):
-            if waits_at[thread] == which and waits_for[thread] == phase[cta, which]:
-                true[thread], voters[thread] = votes[cta, which, 0], votes[cta, which, 1]
-        votes[cta, which] = 0
-        arrived[cta, which] = 0
-        expected[cta, which] = 0
-        phase[cta, which] += 1
-        last[cta, which] = goal
-        counted[cta * group // 32 : (cta + 1) * group // 32, which] = False
+            if state.waits_at[thread] == which and state.waits_for[thread] == state.phase[cta, which]:
+                state.true[thread], state.voters[thread] = (
+                    state.votes[cta, which, 0],
+                    state.votes[cta, which, 1],
+                )
+        state.votes[cta, which] = 0
+        state.arrived[cta, which] = 0
+        state.expected[cta, which] = 0
+        state.phase[cta, which] += 1
+        state.last[cta, which] = goal
+        state.counted[cta * group // 32 : (cta + 1) * group // 32, which] = False
     return 0
