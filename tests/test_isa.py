@@ -32,7 +32,7 @@ from tests.assembler import ARCH_NAMES, assembles, module, newest_ptx, version_o
 PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, m) for m in range(9)), *((8, m) for m in range(9)), (9, 0)]
 
 # What the assembler takes although the manual does not promise it there.
-UNPROMISED = {("sm_100a", "kind::f8f6f4"), *((arch, ".bf16.f32") for arch in ("sm_80", "sm_86", "sm_89"))}
+UNPROMISED = {("sm_100a", "kind::f8f6f4")}
 
 
 def layouts() -> dict[str, Layout]:
