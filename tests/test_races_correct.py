@@ -602,17 +602,17 @@ BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 @pytest.mark.parametrize("where", ["between operations", "inside of one"])
 def test_operations_of_an_earlier_turn(where, monkeypatch):
     """Numbers are used up by this chunk while a store goes on, or by another one as it begins."""
-    operation, turns = Races.operation, list[int]()
+    issue, turns = Races.operations, list[int]()
 
-    def wrapped(races: Races, thread: int, column: int) -> int:
-        serial = operation(races, thread, column)
+    def wrapped(races: Races, threads: np.ndarray, columns: np.ndarray) -> access_history.Operations:
+        operations = issue(races, threads, columns)
         if where == "inside of one" and len(turns) == 1:
             races.launch.pages = access_history.SERIALS
             races.launch.pages_for(races.number, 1)
         turns.append(races.launch.turn)
-        return serial
+        return operations
 
-    monkeypatch.setattr(Races, "operation", wrapped)
+    monkeypatch.setattr(Races, "operations", wrapped)
     if where == "between operations":
         monkeypatch.setattr(access_history, "SERIALS", 3 << access_history.PAGE_BITS)
     run = copies_out.emulator("sm_90a")[1, 32]

@@ -146,19 +146,24 @@ class Chunks(EagerDict):
 
     @cached_property
     def spans(self) -> np.ndarray:
-        """Contiguous spans of chunks, (descriptors, spans, 2): first number, and last number plus one.
+        """`spans_of` the chunks."""
+        return spans_of(self.numbers)
 
-        Each chunk is in one span. Empty spans pad a descriptor's row.
-        """
-        rows = []
-        for numbers in map(np.unique, self.numbers):
-            edges = np.flatnonzero(np.diff(numbers) > 1)
-            firsts, lasts = numbers[np.append(0, edges + 1)], numbers[np.append(edges, -1)]
-            rows.append(np.stack([firsts, lasts + 1], axis=1))
-        out = np.zeros((len(rows), max(map(len, rows)), 2), np.int64)
-        for row, spans in zip(out, rows, strict=True):
-            row[: len(spans)] = spans
-        return out
+
+def spans_of(numbers: np.ndarray) -> np.ndarray:
+    """Find contiguous spans in each row, (rows, spans, 2): first number, and last number plus one.
+
+    Each number is in one span. Empty spans pad a row.
+    """
+    rows = []
+    for different in map(np.unique, numbers):
+        edges = np.flatnonzero(np.diff(different) > 1)
+        firsts, lasts = different[np.append(0, edges + 1)], different[np.append(edges, -1)]
+        rows.append(np.stack([firsts, lasts + 1], axis=1))
+    out = np.zeros((len(rows), max(map(len, rows)), 2), np.int64)
+    for row, spans in zip(out, rows, strict=True):
+        row[: len(spans)] = spans
+    return out
 
 
 class SharedTile(NamedTuple):

@@ -180,7 +180,7 @@ class AsyncCopies:
             if due.any():
                 self._note(copy, due, CHECK | NOTE)
                 copy.noted = copy.noted | due
-        units, phases = mbarriers.phases(addresses)
+        units, phases = mbarriers.phases(addresses, chunk.mask)
         # Otherwise one arrival more is expected, and comes; some later arrival ends the phase.
         mbarriers.arrive(bar, np.uint32(counted), np.uint32(0))
         self.behind.append(([*self.queue], chunk.mask, units, phases))

@@ -16,10 +16,11 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
-from tensorcore_dsl.interpreter.core.threads import words
+from tensorcore_dsl.interpreter.core.threads import taken, words
 from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import START, STOP
 from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
+from tensorcore_dsl.interpreter.sanitizer.races import Spans
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.interpreter.sync.barrier_phases import BYTES
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
@@ -96,18 +97,14 @@ class AsyncStores:
         strong: of a reduction, which is not in flight.
         """
         chunk, mbarriers = self.chunk, self.cluster.mbarriers
-        detector, counted, tell = self.sanitizer.detector, [], None
-        bars = words(bar, chunk.threads) & np.uint32(OFFSET)
-        threads = chunk.here.numbers.tolist()
-        for thread, cta, start in zip(threads, ctas.tolist(), starts, strict=True):
-            if detector is not None:
-                column = detector.column(cta, PHASES, int(bars[thread]) // BYTES)
-                serial = detector.operation(thread, column)
-                tell_race = detector.shared_ranges(
-                    "store", serial, thread, cta, start[None], size, vector=ORDER, strong=strong
-                )
-                tell = tell or tell_race
-            counted.append(mbarriers.complete(cta, int(bars[thread]), size, thread, flies=not strong))
-        if tell is not None:
-            tell()
-        return tuple(np.array(counted).T)  # type: ignore[return-value]
+        detector, conflict = self.sanitizer.detector, None
+        threads = chunk.here.numbers
+        bars = taken(bar, threads) & OFFSET
+        if detector is not None:
+            operations = detector.operations(threads, detector.columns_of(PHASES, ctas, bars // BYTES))
+            spans = Spans(np.stack((starts, starts + size), axis=-1)[:, None], np.arange(len(starts)))
+            conflict = detector.shared_spans("store", operations, ctas, spans, vector=ORDER, strong=strong)
+        phases = mbarriers.complete(threads, ctas, bars, size, flies=not strong)
+        if conflict is not None:
+            conflict.tell()
+        return bars // BYTES, phases

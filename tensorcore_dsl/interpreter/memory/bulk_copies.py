@@ -8,7 +8,6 @@ load there; it reads its source until the phase that counts its bytes is seen to
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -35,15 +34,15 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
     store_box,
     store_boxes,
 )
-from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Read, add_flights
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Read
 from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
-from tensorcore_dsl.interpreter.sync.barrier_phases import complete_all
+from tensorcore_dsl.interpreter.sanitizer.races import Conflict, Spans
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
 MBARRIER = 8  # bytes
-RESULTS = 4  # numbers that `_load_all` returns in an array
+RESULTS = 3  # numbers that `_load_all` returns in an array
 
 
 class BulkCopies:
@@ -80,7 +79,6 @@ class BulkCopies:
             return False
         box, named, starts, touching = request
         total, most = chunk.threads, len(threads) * clusters.size
-        bars, flights = self.mbarriers, self.sanitizer.in_flight
         dst, bar = words(dst, total), words(bar, total)
         masks = bar if mask is None else mask if np.ndim(mask) else words(mask, total)
         result, copies = np.empty(RESULTS, np.int64), np.empty((4, most), np.int64)
@@ -99,26 +97,17 @@ class BulkCopies:
             copies,
             box.shape,
             self.storage.arrays,
-            bars.index,
-            bars.state,
-            flights.room(most),
-            flights.count,
-            chunk.at_step,
-            box.size,
-            box.reach,
             result,
         )
         if done < 0:
             return False
-        wrong, uncounted, inside, idle = result.tolist()
+        wrong, inside, idle = result.tolist()
         chunk.writes += len(threads)
         if idle and not wrong:
             self.outside.note(LOADS, box, threads, starts, len(coordinates), touching)
-        if uncounted:
-            issuers, (ctas, places) = threads[copies[0, :done]], copies[[1, 3], :done]
-            bars.refuse_count(uncounted, issuers, ctas, places, box.size)
-        flights.begin(done, box.size)
-        chunk.tally.bytes["shared", "store"] += done * box.size
+        own, *there = copies[:, :done]
+        if done:
+            self._land(threads[own], box, starts[own], *there)
         chunk.tally.bytes["global", "load"] += inside
         if wrong:
             where = int(copies[1, done]), int(threads[copies[0, done]])
@@ -131,13 +120,13 @@ class BulkCopies:
         """The box that the first of the active threads names; handles and coordinates, and room for
         the starts of boxes and for which of them touch the array, as `place_boxes` takes them.
 
-        None where a copy is refused, or shown to the detector.
+        None where a copy is refused.
         """
         threads, total = self.chunk.here.numbers, self.chunk.threads
         handles = tensor if np.ndim(tensor) else np.full(total, tensor)
         index, rest = divmod(int(handles[threads[0]]), 1 << MAP_SHIFT)
         index -= MAP_BASE
-        if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
+        if rest or not 0 <= index < len(self.boxes):
             return None
         if isinstance(self.boxes[index], PixelColumn):
             return None
@@ -148,7 +137,7 @@ class BulkCopies:
 
     def _alike(self, tensor: Any, coordinates: Any) -> tuple[TensorBox, np.ndarray, np.ndarray, int] | None:
         """The box that all active threads name, their coordinates, which of them touch the array,
-        and all bytes inside it; None where a copy is refused, or shown to the detector."""
+        and all bytes inside it; None where a copy is refused."""
         request = self._named(tensor, coordinates)
         if request is None:
             return None
@@ -175,11 +164,10 @@ class BulkCopies:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "store")
         chunk.writes += len(threads)
         self.outside.note(STORES, box, threads, starts, len(coordinates), touching)
+        self._note_stores(threads, box, starts, ctas, sources, False)
         if proxies.tracked:
-            different, rows = np.unique(sources, return_inverse=True)
-            numbers = np.stack([box.chunks(int(start)) for start in different])
             groups = self.commits[threads]
-            proxies.add(Read(STORE, chunk.at_step, threads, groups, ctas, numbers, rows))
+            proxies.add(Read(STORE, chunk.at_step, threads, groups, ctas, *box.chunks_at(sources)))
         chunk.tally.bytes["shared", "load"] += box.size * len(threads)
         chunk.tally.bytes["global", "store"] += inside
         return True
@@ -247,7 +235,7 @@ class BulkCopies:
         self._read(thread, box, start, BULK_ALIGN, copies=False)
         self._load(thread, box, dst, bar, None, BULK_ALIGN, start)
         if self.sanitizer.proxies.tracked:
-            self.sanitizer.in_flight.attach(self._begin_read(SHARE, thread, 0, box.chunks(start)))
+            self.sanitizer.in_flight.attach(self._begin_read(SHARE, thread, 0, box, start))
 
     def commit(self) -> None:
         """Close the group of each active thread."""
@@ -262,14 +250,8 @@ class BulkCopies:
         detector = self.sanitizer.detector
         if detector is None:
             return
-        for thread in map(int, np.flatnonzero(self.chunk.mask)):
-            for kind in ("bulk loads",) if reading else ("bulk loads", "bulk stores"):
-                last = detector.awaited((kind, thread), int(self.commits[thread]) - pending)
-                if last:
-                    alone = np.zeros(self.chunk.threads, np.bool_)
-                    alone[thread] = True
-                    cta = thread // self.chunk.group
-                    detector.observe(alone, detector.column(cta, kind, thread), last)
+        for kind in ("bulk loads",) if reading else ("bulk loads", "bulk stores"):
+            detector.waited(kind, self.chunk.mask, self.commits - pending)
 
     def _box(self, thread: Any, tensor: Any, coordinates: Any, offsets: Any, verb: str) -> TensorBox:
         places = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
@@ -327,37 +309,67 @@ class BulkCopies:
             wrong = load_box(box.shape, box.plan[START], self.storage.arrays, cta, target)
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
-            tell_race = self._note_load(thread, box, cta, target, barrier, source)
-            self._arrived(thread, box, cta, target, barrier)
-            if tell_race is not None:
-                tell_race()
+            by, there, places, barriers = np.array([[thread], [cta], [target], [barrier]])
+            self._land(by, box, box.plan[START:], there, places, barriers, source)
         chunk.tally.bytes["global", "load"] += box.inside
 
-    def _arrived(self, thread: int, box: TensorBox, cta: int, target: int, barrier: int) -> None:
-        """Count the bytes of a box that have come to a CTA; they are in flight until seen."""
-        slot, phase = self.mbarriers.complete(cta, barrier, box.size, thread)
-        threads, *where = np.array([[thread], [cta], [target], [slot], [phase]])
-        self.sanitizer.in_flight.add(threads, self.chunk.at_step, box.reach, *where)
-        self.chunk.tally.bytes["shared", "store"] += box.size
+    def _land(
+        self,
+        threads: np.ndarray,
+        box: TensorBox,
+        starts: np.ndarray,
+        ctas: np.ndarray,
+        targets: np.ndarray,
+        barriers: np.ndarray,
+        source: int | None = None,
+    ) -> None:
+        """Count the bytes of boxes that have come to CTAs; they are in flight until seen.
 
-    def _note_load(
-        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int, source: int | None
-    ) -> Callable[[], None] | None:
-        """Show a load to the detector of races: what it reads, and its write to a CTA."""
+        starts: (boxes, RANK) coordinates. source: where a single copy reads shared memory, if it does.
+        """
+        conflict = self._note_loads(threads, box, starts, ctas, targets, barriers, source)
+        if conflict is not None:
+            some = slice(conflict.which + 1)
+            threads, ctas, targets, barriers = (x[some] for x in (threads, ctas, targets, barriers))
+        phases = self.mbarriers.complete(threads, ctas, barriers, box.size)
+        if conflict is not None:
+            conflict.tell()
+        places = ctas, targets, barriers // MBARRIER, phases
+        self.sanitizer.in_flight.add(threads, self.chunk.at_step, box.reach, *places)
+        self.chunk.tally.bytes["shared", "store"] += box.size * len(threads)
+
+    def _note_loads(
+        self,
+        threads: np.ndarray,
+        box: TensorBox,
+        starts: np.ndarray,
+        ctas: np.ndarray,
+        targets: np.ndarray,
+        barriers: np.ndarray,
+        source: int | None,
+    ) -> Conflict | None:
+        """Show loads to the detector of races: what they read, and their writes to CTAs."""
         detector = self.sanitizer.detector
         if detector is None:
             return None
-        column = detector.column(cta, PHASES, barrier // MBARRIER)
-        serial = detector.operation(thread, column)
-        starts = np.unique(box.chunks(target)) * CHUNK
-        if (changed := self.maps.read(thread, box, serial)) is not None:
+        columns = detector.columns_of(PHASES, ctas, barriers // MBARRIER)
+        operations = detector.operations(threads, columns)
+        if (changed := self.maps.read(box, operations)) is not None:
             return changed
         if source is None:
-            tell_race = detector.global_ranges("load", serial, thread, *box.rows_inside(), False)
+            conflict = detector.global_spans("load", operations, box.rows_inside(starts))
         else:
-            own, read = thread // self.chunk.group, np.array([source])
-            tell_race = detector.shared_ranges("load", serial, thread, own, read, box.size)
-        return tell_race or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
+            read = Spans(np.array([[[source, source + box.size]]]), np.zeros(1, np.int64))
+            conflict = detector.shared_spans("load", operations, threads // self.chunk.group, read)
+        before = operations.first(None if conflict is None else conflict.which)
+        spans = self._spans(box, targets)
+        return detector.shared_spans("store", before, ctas, spans) or conflict
+
+    @staticmethod
+    def _spans(box: TensorBox, addresses: np.ndarray) -> Spans:
+        """The shared memory that a box occupies at each address."""
+        _, rows, bounds = box.chunks_at(addresses)
+        return Spans(bounds, rows, CHUNK)
 
     def _targets(self, thread: int, dst: Any, bar: Any, mask: Any) -> list[tuple[int, int, int]]:
         """(CTA, address there, address of its barrier) for each CTA that receives a copy."""
@@ -388,39 +400,47 @@ class BulkCopies:
         if op is not None:
             box.reduce(self.storage.data[thread // group], src, op)
         box.write_back()
-        self._note_store(thread, box, src, op is not None)
+        by, cta, place = np.array([[thread], [thread // group], [src]])
+        self._note_stores(by, box, box.plan[START:], cta, place, op is not None)
         if self.sanitizer.proxies.tracked:
-            self._begin_read(STORE, thread, int(self.commits[thread]), box.chunks(src))
+            self._begin_read(STORE, thread, int(self.commits[thread]), box, src)
         chunk.tally.bytes["shared", "load"] += box.size
         chunk.tally.bytes["global", "store"] += box.inside
 
-    def _begin_read(self, kind: int, thread: int, group: int, chunks: np.ndarray) -> Read:
-        """Note that an operation of a thread in one of its groups reads chunks of its CTA."""
-        owner, groups, ctas, row = np.array([[thread], [group], [thread // self.chunk.group], [0]])
-        read = Read(kind, self.chunk.at_step, owner, groups, ctas, chunks[None], row)
+    def _begin_read(self, kind: int, thread: int, group: int, box: TensorBox, address: int) -> Read:
+        """Note that an operation of a thread in one of its groups reads a box of its CTA."""
+        owners, groups, ctas, places = np.array([[thread], [group], [thread // self.chunk.group], [address]])
+        read = Read(kind, self.chunk.at_step, owners, groups, ctas, *box.chunks_at(places))
         self.sanitizer.proxies.add(read)
         return read
 
-    def _note_store(self, thread: int, box: TensorBox, src: int, reduces: bool) -> None:
-        """Show a store to the detector of races: it is over for its source and its target apart."""
-        detector, cta = self.sanitizer.detector, thread // self.chunk.group
+    def _note_stores(
+        self,
+        threads: np.ndarray,
+        box: TensorBox,
+        starts: np.ndarray,
+        ctas: np.ndarray,
+        sources: np.ndarray,
+        reduces: bool,
+    ) -> None:
+        """Show stores to the detector of races: they are over for their sources and targets apart."""
+        detector = self.sanitizer.detector
         if detector is None:
             return
-        tells = []
+        conflicts = []
         for verb in ("load", "store"):
-            key = f"bulk {verb}s", thread
-            serial = detector.operation(thread, detector.column(cta, *key))
-            detector.issued(key, int(self.commits[thread]), serial)
+            kind = f"bulk {verb}s"
+            operations = detector.operations(threads, detector.columns_of(kind, ctas, threads))
+            detector.issued(kind, threads, self.commits[threads], operations.serials)
             if verb == "load":
-                tells.append(self.maps.read(thread, box, serial))
-                starts = np.unique(box.chunks(src)) * CHUNK
-                tells.append(detector.shared_ranges(verb, serial, thread, cta, starts, CHUNK))
+                conflicts.append(self.maps.read(box, operations))
+                conflicts.append(detector.shared_spans(verb, operations, ctas, self._spans(box, sources)))
             else:
-                rows = box.rows_inside()
-                tells.append(detector.global_ranges(verb, serial, thread, *rows, reduces))
-        for tell in tells:
-            if tell is not None:
-                tell()
+                rows = box.rows_inside(starts)
+                conflicts.append(detector.global_spans(verb, operations, rows, reduces))
+        made = [conflict for conflict in conflicts if conflict is not None]
+        if made:
+            min(made, key=lambda conflict: conflict.which).tell()
 
     def _read(self, thread: int, box: TensorBox, src: int, align: int, *, copies: bool) -> None:
         """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""
@@ -533,42 +553,28 @@ def _load_all(  # noqa: PLR0913
     copies: Any,
     box: Any,
     shared: Any,
-    index: Any,
-    state: Any,
-    flights: Any,
-    flying: int,
-    step: int,
-    size: int,
-    reach: int,
     result: Any,
 ) -> int:
     """Carry out tensor loads of one array; how many copies, -1 where one is refused before.
 
-    See `place_boxes`, `_copies`, `load_boxes`, `complete_all` and `add_flights`. result: the error
-    of the copy behind those that have been made, and of one that a barrier does not count; the
-    bytes inside the array, and the boxes that have none.
+    See `place_boxes`, `_copies` and `load_boxes`. result: the error of the copy behind those that have
+    been made, the bytes inside the array, and the boxes that have none.
     """
     inside, count = place_boxes(threads, named, box, starts, touching), -1
     if inside >= 0:
         count = _copies(threads, targets, barriers, masks, multicast, peers, copies)
     if count < 0:
         return -1
-    result[0], result[1], result[2], result[3] = 0, 0, inside, 0
     failed = np.zeros(1, np.int64)
     own, ctas, places = copies[0, :count], copies[1, :count], copies[2, :count]
     wrong = load_boxes(box, starts, own, ctas, places, shared, failed)
+    result[0], result[1], result[2] = wrong, inside, 0
     if wrong:
-        result[0], count = wrong, failed[0]
+        count = failed[0]
     else:
         for i in range(threads.size):
             if touching[i]:
                 useful[threads[i] // peers.group // peers.cluster] = True
             else:
-                result[3] += 1
-    phases, bars = np.empty(count, np.int64), copies[3, :count]
-    result[1] = complete_all(ctas[:count], bars, size, index, state, phases)
-    if result[1] == 0:
-        add_flights(
-            flights, flying, threads, own[:count], step, reach, ctas[:count], places[:count], bars, phases
-        )
+                result[2] += 1
     return count

@@ -8,7 +8,6 @@ release.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.pixel_columns import PixelColumn
 from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox, nan_fill
+from tensorcore_dsl.interpreter.sanitizer.races import Conflict, Operations
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
@@ -134,13 +134,13 @@ class MapObjects:
         fill = nan_fill(BYTES[kind]) if fields["fill_mode"] else 0
         return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind], map_at, fill)
 
-    def read(self, thread: int, box: TensorBox, serial: int) -> Callable[[], None] | None:
-        """Show the detector of races that the copy `serial` reads its map until it is over (9.7.9.25).
+    def read(self, box: TensorBox, operations: Operations) -> Conflict | None:
+        """Show the detector of races that copies read their map until they are over (9.7.9.25).
 
         The fences of the map's proxy are checked where it is acquired.
         """
         detector = self.memory.sanitizer.detector
         if detector is None or not box.map_at:
             return None
-        place = np.array([box.map_at])
-        return detector.global_ranges("load", serial, thread, place, OBJECT.itemsize, False, ORDER)
+        bounds = np.tile([box.map_at, box.map_at + OBJECT.itemsize], (len(operations.threads), 1, 1))
+        return detector.global_spans("load", operations, bounds, vector=ORDER)

@@ -87,12 +87,11 @@ class PixelColumn(TensorBox):
     def inside(self) -> int:
         return int(self.stage[self.inside_stage].nbytes)
 
-    def rows_inside(self) -> tuple[np.ndarray, int]:
+    def rows_inside(self, starts: np.ndarray) -> np.ndarray:
         *places, channels = self.inside_array
         real = self.array.__array_interface__["data"][0] + channels.start * self.element
-        starts = real + np.array(places).T @ np.array(self.array.strides[:-1])
-        size = (channels.stop - channels.start) * self.element
-        return (starts, size) if size else (starts[:0], 0)
+        rows = real + np.array(places).T @ np.array(self.array.strides[:-1])
+        return np.stack((rows, rows + (channels.stop - channels.start) * self.element), axis=-1)[None]
 
     def outside(self, start: Sequence[int]) -> str:
         channels, pixels = self.plan[BOX, :2].tolist()

@@ -20,6 +20,7 @@ from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.memory.async_reads import async_load
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
+from tensorcore_dsl.interpreter.sanitizer.races import Spans
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
@@ -96,21 +97,17 @@ class SharedMemory(accesses.WordMemory):
         owners, ctas, groups = sanitizer.mma.owners(whole)
         chunk.tally.bytes[self.space, "load"] += len(owners) * addresses.shape[1] * CHUNK
         detector = sanitizer.detector
-        for group in owners.tolist() if detector is not None else ():
-            assert detector is not None
-            thread, cta = group * WARPGROUP, group * WARPGROUP // chunk.group
-            serial = detector.operation(thread, detector.column(cta, "products", group))
-            issued = int(sanitizer.mma.commits[group])
-            detector.issued(("products", group), issued, serial)
-            starts = addresses[own[group]]
-            swizzle = None if chunks.swizzles is None else int(chunks.swizzles[own[group]])
-            tell_race = detector.shared_ranges(
-                "load", serial, thread, cta, starts, CHUNK, whole=True, swizzle=swizzle
-            )
-            if tell_race is not None:
-                tell_race()
+        reads = chunks.numbers, own[owners], chunks.spans
+        if detector is not None:
+            columns = detector.columns_of("products", ctas, owners)
+            operations = detector.operations(owners * WARPGROUP, columns)
+            detector.issued("products", owners, groups, operations.serials)
+            swizzles = None if chunks.swizzles is None else chunks.swizzles[own[owners]]
+            spans = Spans(chunks.spans, own[owners], CHUNK)
+            conflict = detector.shared_spans("load", operations, ctas, spans, whole=True, swizzles=swizzles)
+            if conflict is not None:
+                conflict.tell()
         if proxies.tracked:
-            reads = chunks.numbers, own[owners], chunks.spans
             proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, *reads))
 
     def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:

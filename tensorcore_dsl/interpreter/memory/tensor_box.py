@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
 from tensorcore_dsl.isa import reductions
+from tensorcore_dsl.isa.descriptor import spans_of
 from tensorcore_dsl.lowering import compiled
 from tensorcore_dsl.numerics.scalar import OOB_NAN
 
@@ -152,22 +153,26 @@ class TensorBox(EagerDict):
         start = self.plan[START]
         return np.maximum(start, 0), np.minimum(start + self.plan[BOX], self.plan[EXTENT])
 
-    def chunks(self, address: int) -> np.ndarray:
-        """The 16-byte chunks of shared memory that the box occupies at `address`, in box order."""
-        rows, bytes = np.arange(0, self.reach, self.pitch), np.arange(0, self.row, CHUNK)
-        places = (address + rows[:, None] + bytes).ravel()
-        return np.asarray((places ^ (places >> 3 & self.mask)) // CHUNK)
+    def chunks_at(self, addresses: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`chunks` in box order, `rows` and `spans` of a `Read` of the box at each address."""
+        different, rows = np.unique(addresses, return_inverse=True)
+        places = tuple(different.tolist())
+        chunks, spans = _chunks(self.row, self.pitch, self.reach, self.mask, places)
+        return chunks, rows, spans
 
-    def rows_inside(self) -> tuple[np.ndarray, int]:
-        """Real addresses of the rows of the part inside the array, and the bytes of each."""
-        first, last = self.clipped()
-        if (last <= first).any():
-            return np.zeros(0, np.int64), 0
-        starts = np.full(1, self.real + int(first @ self.plan[STRIDE]))
+    def rows_inside(self, starts: np.ndarray) -> np.ndarray:
+        """(boxes, rows, 2) real addresses of the first byte of each row of boxes at coordinates `starts`,
+        and of the one behind its last; rows outside of the array are empty."""
+        ends = np.minimum(starts + self.plan[BOX], self.plan[EXTENT])
+        low, high = np.maximum(starts[:, :1], 0), ends[:, :1]
+        inside, real = low < high, np.full(low.shape, self.real)
         for axis in range(1, RANK):
-            steps = np.arange(last[axis] - first[axis]) * self.plan[STRIDE, axis]
-            starts = (starts[:, None] + steps).ravel()
-        return starts, int(last[0] - first[0]) * self.element
+            places = (starts[:, axis, None] + np.arange(self.plan[BOX, axis]))[:, None]
+            part = inside[..., None] & (places >= 0) & (places < self.plan[EXTENT, axis])
+            inside = part.reshape(len(starts), -1)
+            real = (real[..., None] + places * self.plan[STRIDE, axis]).reshape(inside.shape)
+        rows = np.stack((real + low * self.element, real + high * self.element), axis=-1)
+        return np.where(inside[..., None], rows, 0)
 
     def reduce(self, data: np.ndarray, address: int, op: str) -> None:
         """Reduce the box in shared memory at `address` into the part of it inside the array.
@@ -185,7 +190,7 @@ class TensorBox(EagerDict):
             return
         bits, start, box = np.dtype(f"u{self.element}"), self.plan[START], self.plan[BOX]
         chunks = data[: len(data) // CHUNK * CHUNK].reshape(-1, CHUNK)
-        source = chunks[self.chunks(address)].reshape(-1).view(bits).reshape(box[::-1])
+        source = chunks[self.chunks_at([address])[0][0]].reshape(-1).view(bits).reshape(box[::-1])
         part = tuple(slice(a, b) for a, b in zip((first - start)[::-1], (last - start)[::-1]))
         shape, strides = tuple((last - first)[::-1]), tuple(self.plan[STRIDE][::-1])
         reach = int((last - first - 1) @ self.plan[STRIDE]) + self.element
@@ -193,6 +198,17 @@ class TensorBox(EagerDict):
         memory: Any = (ctypes.c_uint8 * reach).from_address(real)
         target = np.ndarray(shape, bits, memory, 0, strides)
         target[...] = reductions.update(op, name)(target.copy(), source[part])
+
+
+@lru_cache(64)
+def _chunks(
+    row: int, pitch: int, reach: int, mask: int, addresses: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(addresses, chunks) numbers of the chunks that a box occupies, and their spans (`spans_of`)."""
+    rows, bytes = np.arange(0, reach, pitch), np.arange(0, row, CHUNK)
+    places = np.array(addresses)[:, None] + (rows[:, None] + bytes).ravel()
+    numbers = (places ^ (places >> 3 & mask)) // CHUNK
+    return numbers, spans_of(numbers)
 
 
 @native.inlined

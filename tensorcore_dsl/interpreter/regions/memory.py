@@ -27,7 +27,6 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CHECK,
     EARLIER,
     END,
-    END_NODE,
     FOUNDS,
     GLOBAL,
     ITEMS,
@@ -35,16 +34,14 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     LOAD,
     LOGGED,
     NEXT,
-    NEXT_NODE,
-    NODE_ROOM,
     NOTE,
     OWN,
     SINCE,
     STORE,
+    has_nodes,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
 from tensorcore_dsl.interpreter.sanitizer.word_accesses import (
-    NODES_OF_A_WARP,
     Where,
     logs_load,
     new_serial,
@@ -206,8 +203,7 @@ def _is_quiet(
         if not stores and logs_load(h, where, step, addresses, lanes, first, size):
             return True
         note_loads(h, where)
-    few = h[NEXT_NODE] + NODES_OF_A_WARP > h[END_NODE] and h[END_NODE] < NODE_ROOM
-    if few or (which == OWN and h[LOGGED] != 0):
+    if not has_nodes(h) or (which == OWN and h[LOGGED] != 0):
         return False
     words, at = np.empty(32, np.uint64), addresses
     if not wide:

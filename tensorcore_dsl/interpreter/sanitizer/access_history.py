@@ -47,6 +47,7 @@ STEPS = 1 << 32 - WARP_BITS
 SERIALS = 1 << 26
 LINE_BITS = 5
 NODE_ROOM = 1 << 23
+NODES_OF_A_WARP = 1 << 10  # that its access may take
 MEMO = 1 << 12
 FULL = 0xFFFFFFFF
 SELDOM = 255  # bits of a hash of serial numbers: accesses where all are 0 shorten chains
@@ -100,6 +101,8 @@ class Actor(NamedTuple):
         Strength of the instruction.
     local : bool
         All accesses of this memory are known to be of this cluster.
+    whole : bool
+        The four warps from `thread` on act together: each must know an earlier access.
     """
 
     mine: int
@@ -107,6 +110,7 @@ class Actor(NamedTuple):
     row: int
     strong: int
     local: bool
+    whole: bool
 
 
 @inlined
@@ -142,7 +146,19 @@ def order_of(h: Any, by: Any, serial: int, lanes: int, vector: int) -> int:
     by: the `Actor`. lanes: of the earlier access, 0 for an asynchronous operation. vector: ORDER, or
     one of the fenced ones.
     """
-    row, thread = by.row, by.thread
+    order, before = int(_order_for(h, by, by.row, serial, lanes, vector)), by.row
+    for warp in range(1, 4 if by.whole else 1):
+        row = int(peek64(h[ROW_OF] + 8 * (by.thread + 32 * warp)))
+        if order == 1 and row != before:
+            order = int(_order_for(h, by, row, serial, lanes, vector))
+        before = row
+    return order
+
+
+@compiled
+def _order_for(h: Any, by: Any, row: int, serial: int, lanes: int, vector: int) -> int:
+    """`order_of` for threads that know a row of the clocks."""
+    thread = by.thread
     if by.local and lanes != 0 and vector == 0 and serial <= int(peek32(h[FLOOR] + 4 * row)):
         return 1
     if not by.local and not _ours(h, serial):
@@ -277,6 +293,13 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
     if lanes == FULL:
         return serial << LANE_BITS | ALL
     return serial << LANE_BITS | lowest_bit(lanes)
+
+
+@inlined
+def has_nodes(h: Any) -> bool:
+    """Are there nodes for the accesses of a warp, or no more to be had?"""
+    enough: bool = h[NEXT_NODE] + NODES_OF_A_WARP <= h[END_NODE] or h[END_NODE] == NODE_ROOM
+    return enough
 
 
 @inlined
@@ -474,26 +497,75 @@ def touch(
             if stores:
                 poke32(at, np.uint32(new_writes))
             poke32(at_reads, np.uint32(new_reads))
+            if kind == STORE and granule & 31 == 31 and granule - 31 >= first:
+                poke64(line, np.uint64(new_writes))  # the line has this one access now
         granule += count
     return 0
 
 
-@compiled
-def touch_ranges(
-    h: Any, by: Any, kind: int, todo: int, serial: int, starts: Any, size: int, place: Any, vector: int
-) -> int:
-    """An asynchronous access to `size` bytes at each of `starts`; 1 after a conflict.
+class Operations(NamedTuple):
+    """Asynchronous operations of one step: (n,) the threads that issue them, and serial numbers."""
 
-    place: (ITEMS,).
+    threads: np.ndarray
+    serials: np.ndarray
+
+    def first(self, count: int | None) -> Operations:
+        """The first `count` operations; None: all."""
+        return Operations(self.threads[:count], self.serials[:count])
+
+
+class Spans(NamedTuple):
+    """The memory that operations access.
+
+    Attributes
+    ----------
+    bounds : array
+        (different, spans, 2): the first unit of each span and the one behind the last.
+    rows : array
+        (n,): the row of `bounds` of each operation.
+    unit : int
+        Bytes of a unit.
     """
-    shift = place[SHIFT]
-    for i in range(starts.size):
-        start = int(starts[i])
-        if start < 0 or start + size > place[LIMIT]:
-            continue
-        if touch(h, by, kind, todo, place, start >> shift, start + size - 1 >> shift, serial, 0, vector):
-            return 1
-    return 0
+
+    bounds: np.ndarray
+    rows: np.ndarray
+    unit: int = 1
+
+
+@compiled
+def touch_spans(
+    h: Any,
+    kind: int,
+    strong: int,
+    local: bool,
+    whole: bool,
+    vector: int,
+    operations: Any,
+    spans: Any,
+    places: Any,
+    which: Any,
+    first: int,
+) -> int:
+    """Check and note asynchronous operations from number `first` on; the number behind the last one.
+
+    It stops behind a conflict, and where `found` or the nodes run short. strong, local, whole: see
+    `Actor`. vector: see `touch`. places: (memories, ITEMS). which: (n,), the memory of each operation.
+    """
+    at, count = first, operations.serials.size
+    while at < count and (at == first or (h[FOUNDS] < ROOM // 2 and has_nodes(h))):
+        thread, place = operations.threads[at], places[which[at]]
+        mine = 0 if whole else 1 << thread % 32
+        by = Actor(mine, thread, int(peek64(h[ROW_OF] + 8 * thread)), strong, local, whole)
+        serial, bounds, shift = operations.serials[at], spans.bounds[spans.rows[at]], place[SHIFT]
+        at += 1
+        for span in range(bounds.shape[0]):
+            low = max(bounds[span, 0] * spans.unit, 0)
+            high = min(bounds[span, 1] * spans.unit, place[LIMIT])
+            if low < high and touch(
+                h, by, kind, CHECK | NOTE, place, low >> shift, high - 1 >> shift, serial, 0, vector
+            ):
+                return at
+    return at
 
 
 @compiled

@@ -66,8 +66,8 @@ class Read:
         (different reads, chunks) numbers of 16-byte chunks.
     rows : array
         Row of `chunks` of each owner.
-    spans : array or None
-        `Chunks.spans` of the chunks, if known.
+    spans : array
+        `Chunks.spans` of the chunks.
     """
 
     kind: int
@@ -77,7 +77,7 @@ class Read:
     ctas: np.ndarray
     chunks: np.ndarray
     rows: np.ndarray
-    spans: np.ndarray | None = None
+    spans: np.ndarray
 
     def part(self, some: np.ndarray) -> Read:
         """The operation for some of its owners."""
@@ -158,10 +158,7 @@ class ProxyFences:
             self.reads.append(read)
 
     def _count(self, read: Read, change: int) -> None:
-        spans = read.spans
-        if spans is None:
-            spans = np.stack((read.chunks, read.chunks + 1), axis=-1)
-        _count(self.readers, read.ctas, spans, read.rows, change)
+        _count(self.readers, read.ctas, read.spans, read.rows, change)
 
     def finish(self, kind: int, mask: np.ndarray, due: np.ndarray, pending: int) -> None:
         """The owners of `mask` have waited for all groups before number `due`, but `pending`."""
@@ -248,6 +245,9 @@ class ProxyFences:
 CTA, START, STOP, SLOT, PHASE, STEP, THREAD, SOURCE, COLUMNS = range(9)
 
 
+LINE = 128  # bytes
+
+
 class CopiesInFlight:
     """The loads of a chunk of CTAs that are in flight.
 
@@ -281,20 +281,14 @@ class CopiesInFlight:
         slots: np.ndarray,
         phases: np.ndarray,
     ) -> None:
-        """Note loads of `size` bytes; the arrays have one item for each."""
-        own, rows = np.arange(len(threads)), self.room(len(threads))
-        add_flights(rows, self.count, threads, own, step, size, ctas, targets, slots * 8, phases)
-        self.count += len(threads)
-
-    def room(self, more: int) -> np.ndarray:
-        """The rows, of which there are as many behind those in flight."""
-        while len(self._rows) < self.count + more:
+        """Note loads of `size` bytes, of whole lines; the arrays have one item for each."""
+        count = self.count + len(threads)
+        while len(self._rows) < count:
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-        return self._rows
-
-    def begin(self, more: int, size: int) -> None:
-        """Take the next rows of the `room`, which loads of `size` bytes have filled."""
-        self.count += more
+        ends = targets & -LINE, targets + size + LINE - 1 & -LINE
+        columns = ctas, *ends, slots, phases, np.full_like(ctas, step), threads, np.zeros_like(ctas)
+        self._rows[self.count : count] = np.stack(columns, axis=1)
+        self.count = count
 
     def attach(self, source: Read) -> None:
         """The last load ends the read of another CTA's shared memory, too."""
@@ -340,31 +334,6 @@ class CopiesInFlight:
             f"the {what} at {self.chunk.loc(step)} (by {self.chunk.describe(thread)}) is in "
             f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of " + self.name(cta, slot)
         )
-
-
-@compiled
-def add_flights(
-    rows: Any,
-    count: int,
-    threads: Any,
-    own: Any,
-    step: int,
-    size: int,
-    ctas: Any,
-    targets: Any,
-    barriers: Any,
-    phases: Any,
-) -> None:
-    """Write the rows from number `count` on. The bytes are those of whole lines of 128.
-
-    own: which of the threads issued each; barriers: addresses.
-    """
-    for i in range(own.size):
-        row = count + i
-        rows[row, CTA], rows[row, THREAD], rows[row, STEP] = ctas[i], threads[own[i]], step
-        rows[row, START] = targets[i] & -128
-        rows[row, STOP] = targets[i] + size + 127 & -128
-        rows[row, SLOT], rows[row, PHASE], rows[row, SOURCE] = barriers[i] // 8, phases[i], 0
 
 
 @compiled

@@ -34,8 +34,8 @@ class ClockedDetector(RunningDetector, Protocol):
     width: int
     early: EarlierLaunches
 
-    def column(self, cta: int, *key: Any) -> int: ...
-    def observe(self, mask: np.ndarray, column: int, serial: int) -> None: ...
+    def columns_of(self, kind: Any, ctas: np.ndarray, keys: np.ndarray) -> np.ndarray: ...
+    def observe(self, threads: np.ndarray, columns: Any, serials: Any) -> None: ...
     def mark(self, mask: np.ndarray) -> None: ...
 
 
@@ -55,8 +55,8 @@ class EarlierLaunches:
         self.over = not races.launch.earlier
         if not self.over:
             races.book[history.EARLIER] = 1
-            for cta in range(0, races.chunk.geometry.ctas, races.peers):
-                races.column(cta, "waited")  # the first column behind those of threads
+            first = np.arange(0, races.chunk.geometry.ctas, races.peers)
+            races.columns_of("waited", first, first)  # the first column behind those of threads
 
     def wait(self) -> None:
         """The active threads wait for the launch in front."""
@@ -64,18 +64,22 @@ class EarlierLaunches:
         races.launch.waits = True
         if not self.over:
             races.mark(mask)
-            races.observe(mask, races.width, races.now)
+            races.observe(np.flatnonzero(mask), races.width, races.now)
             self.waited = races.chunk.at_step, int(np.argmax(mask)) // WARP
 
-    def issued(self, thread: int, column: int) -> None:
-        """A thread issues an asynchronous operation of a column."""
-        if not self.over and self._know(np.array([thread])).all():
-            self.informed.add((thread // self.races.width, column))
+    def issued(self, threads: np.ndarray, columns: np.ndarray) -> None:
+        """Threads issue asynchronous operations of columns."""
+        if not self.over:
+            known = self._know(threads)
+            clusters = threads[known] // self.races.width
+            self.informed.update(zip(clusters.tolist(), columns[known].tolist(), strict=True))
 
-    def completed(self, message: int, cluster: int, column: int) -> None:
-        """A message tells that operations of a column are complete."""
-        if (cluster, column) in self.informed:
-            self.races.clocks.rows.known[ORDER, message, self.races.width] = 1
+    def completed(self, messages: np.ndarray, clusters: np.ndarray, columns: np.ndarray) -> None:
+        """Messages tell that operations of columns are complete."""
+        told = zip(messages.tolist(), clusters.tolist(), columns.tolist(), strict=True)
+        for message, *operation in told if self.informed else ():
+            if tuple(operation) in self.informed:
+                self.races.clocks.rows.known[ORDER, message, self.races.width] = 1
 
     def end(self) -> None:
         """Look no more."""
@@ -106,22 +110,21 @@ class EarlierLaunches:
         strong = int(races.launch.strong[step])
         return self._search(threads, starts, size, stores, strong, step, ORDER)
 
-    def ranges(
-        self,
-        stores: bool,
-        thread: int,
-        starts: np.ndarray,
-        size: int,
-        strong: int,
-        step: int,
-        vector: int = FENCED_GLOBAL,
+    def spans(
+        self, stores: bool, threads: np.ndarray, bounds: np.ndarray, strong: int, step: int
     ) -> Finding | None:
-        """An operation that `thread` issues accesses `size` bytes at each real address.
-
-        vector: what must know of earlier accesses through the generic proxy.
-        """
-        threads = np.full(len(starts), thread)
-        return self._search(threads, starts.astype(np.int64), size, stores, strong, step, vector)
+        """Operations that `threads` issue access (n, spans, 2) first and past-the-end real addresses."""
+        if all(earlier.awaited for earlier in self.races.launch.earlier):
+            asked = ~self._know(threads)
+            threads, bounds = threads[asked], bounds[asked]
+        if not len(threads):
+            self._end_if_known()
+        sizes, finding = bounds[..., 1] - bounds[..., 0], None
+        for size in np.unique(sizes[sizes > 0]).tolist():
+            own, span = np.nonzero(sizes == size)
+            accesses = threads[own], bounds[own, span, 0], size
+            finding = finding or self._search(*accesses, stores, strong, step, FENCED_GLOBAL)
+        return finding
 
     def _search(
         self,
@@ -149,13 +152,18 @@ class EarlierLaunches:
                 if hit is not None:
                     thread = int(threads[which[hit.which]])
                     return EarlierFinding.of(races, earlier, hit, stores, step, thread)
+        self._end_if_known()
+        return None
+
+    def _end_if_known(self) -> None:
+        """Look no more if all threads know that the launch in front has ended, and none is asked for."""
+        races = self.races
         awaited = all(one.awaited for one in races.launch.earlier)
         if awaited and (self._know(self.ignorant).all() or not races.chunk.alive[self.ignorant].all()):
             alive = np.flatnonzero(races.chunk.alive)
             self.ignorant = alive[~self._know(alive)][:1]
             if not len(self.ignorant):
                 self.end()
-        return None
 
 
 class EarlierFinding(Finding):

@@ -6,6 +6,7 @@ pass, asynchronous operations when they are issued and awaited.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +25,31 @@ ALL_LANES = 0xFFFFFFFF  # of the mask of an instruction
 NAMED, PHASES, CLUSTERS, ARRIVED = range(4)
 
 
+class Numbers:
+    """Numbers that are not negative, by key."""
+
+    def __init__(self) -> None:
+        self.keys, self.values = np.array([np.iinfo(np.int64).max]), np.array([-1])
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """The number of each key, -1 for none."""
+        at = self.keys.searchsorted(keys)
+        return np.where(self.keys[at] == keys, self.values[at], -1)
+
+    def add(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Add numbers of keys that have none."""
+        keys, values = np.append(self.keys, keys), np.append(self.values, values)
+        order = np.argsort(keys)
+        self.keys, self.values = keys[order], values[order]
+
+
 class HappensBefore:
     """The clocks of a chunk's threads, and the messages of its barriers.
 
-    messages: by (kind, CTA or cluster, slot, phase & 1): the row, and the phase that it is of.
-    columns: of the clocks, by kind of asynchronous operation. operations: (group, serial) of those
-    that a key waits for. inits: the thread of each initialisation of an mbarrier, by serial number.
-    fenced_inits: by thread, the last one that relaxed arrivals hand on, as a release fence for
+    messages: by kind, rows by barrier << 1 | phase & 1. columns: of the clocks, by kind of asynchronous
+    operation and by CTA << 32 | key. awaited: by kind, the operations that are awaited by groups:
+    owners, groups and serial numbers. inits: the thread of each initialisation of an mbarrier, by serial
+    number. fenced_inits: by thread, the last one that relaxed arrivals hand on, as a release fence for
     initialisations has come since. doubt: what is raised at the end if nothing else is wrong: which
     phase of a barrier counts an arrival depends on the order of threads.
     """
@@ -46,9 +65,9 @@ class HappensBefore:
 
     def __init__(self, clocks: VectorClocks) -> None:
         self.clocks = clocks
-        self.messages: dict[tuple[Any, ...], list[int]] = {}
-        self.columns: dict[tuple[Any, ...], int] = {}
-        self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        self.messages: dict[int, Numbers] = defaultdict(Numbers)
+        self.columns: dict[Any, Numbers] = defaultdict(Numbers)
+        self.awaited: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
         self.inits: dict[int, int] = {}
         self.fenced_inits: dict[int, int] = {}
         self.met = -1
@@ -110,9 +129,7 @@ class HappensBefore:
     def _messages(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> np.ndarray:
         """(T,) rows of messages for the threads of `mask` that arrive, -1 for the others."""
         rows = np.full(self.chunk.threads, -1)
-        barriers, which = np.unique(units[mask] << 32 | phases[mask], return_inverse=True)
-        found = [self._message(kind, int(b) >> 32, int(b) & 0xFFFFFFFF) for b in barriers]
-        rows[mask] = np.array(found)[which]
+        rows[mask] = self._collecting(kind, units[mask], phases[mask])
         return rows
 
     def count(
@@ -156,7 +173,7 @@ class HappensBefore:
         """
         self.mark(mask)
         for thread in np.flatnonzero(mask).tolist():
-            row = self._message(kind, int(units[thread]), int(phases[thread]))
+            row = int(self._collecting(kind, units[[thread]], phases[[thread]])[0])
             fenced = strong_accesses.fenced_by(self, thread)
             own = kind == PHASES and int(units[thread]) >> 20 == thread // self.chunk.group
             least = history.CTA_SCOPE if own else history.CLUSTER_SCOPE
@@ -175,56 +192,66 @@ class HappensBefore:
     def _collected(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> np.ndarray:
         """(T,) rows of what was collected in these phases, -1 for nothing."""
         rows = np.full(self.chunk.threads, -1)
-        barriers, which = np.unique(units[mask] << 1 | phases[mask] & 1, return_inverse=True)
-        found = [self.messages.get((kind, int(b) >> 1, int(b) & 1), [-1])[0] for b in barriers]
-        rows[mask] = np.array(found)[which]
+        rows[mask] = self.messages[kind].find(units[mask] << 1 | phases[mask] & 1)
         return rows
 
-    def _message(self, kind: int, unit: int, phase: int) -> int:
-        """The row that collects what is known when threads arrive in a phase of a barrier."""
-        key = kind, unit, phase & 1
-        entry = self.messages.get(key)
-        if entry is None:
-            entry = self.messages[key] = [self.clocks.message(), phase]
-        elif entry[1] != phase:
-            self.clocks.clear(entry[0])
-            entry[1] = phase
-        return entry[0]
+    def _collecting(self, kind: int, units: np.ndarray, phases: np.ndarray) -> np.ndarray:
+        """Rows that collect what is known when threads arrive in phases of barriers."""
+        messages, keys = self.messages[kind], units << 1 | phases & 1
+        rows = messages.find(keys)
+        if rows.min(initial=0) < 0:
+            new = np.unique(keys[rows < 0])
+            messages.add(new, self.clocks.messages(len(new)))
+            rows = messages.find(keys)
+        self.clocks.begin(rows, phases)
+        return rows
 
-    def column(self, cta: int, *key: Any) -> int:
-        """The column of a kind of asynchronous operations of a CTA."""
-        full = (cta, *key)
-        if full not in self.columns:
-            self.columns[full] = self.clocks.column(cta // self.peers)
-        return self.columns[full]
+    def columns_of(self, kind: Any, ctas: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """The columns of operations of one kind, each of a CTA."""
+        numbers, keys = self.columns[kind], ctas << 32 | keys
+        columns = numbers.find(keys)
+        if columns.min(initial=0) < 0:
+            new = np.unique(keys[columns < 0])
+            clusters = (new >> 32) // self.peers
+            numbers.add(new, np.array([self.clocks.column(cluster) for cluster in clusters.tolist()]))
+            columns = numbers.find(keys)
+        return columns
 
-    def completes(self, cta: int, slot: int, phase: int) -> None:
-        """The bytes of an operation are counted by a phase of an mbarrier."""
-        row, column = self._message(PHASES, cta << 20 | slot, phase), self.column(cta, PHASES, slot)
-        self.clocks.rows.known[ORDER, row, column] = self.now
-        self.early.completed(row, cta // self.peers, column)
+    def completes(self, ctas: np.ndarray, slots: np.ndarray, phases: np.ndarray) -> None:
+        """The bytes of operations are counted by phases of mbarriers."""
+        columns = self.columns_of(PHASES, ctas, slots)
+        rows = self._collecting(PHASES, ctas << 20 | slots, phases)
+        self.clocks.rows.known[ORDER, rows, columns] = self.now
+        self.early.completed(rows, ctas // self.peers, columns)
 
-    def issued(self, key: tuple[Any, ...], group: int, serial: int) -> None:
-        """An operation that `key` waits for by groups was issued, with `group` groups before."""
-        self.operations.setdefault(key, []).append((group, serial))
+    def issued(self, kind: str, owners: np.ndarray, groups: np.ndarray, serials: np.ndarray) -> None:
+        """Operations were issued that `owners` wait for by groups, with so many `groups` before."""
+        self.awaited.setdefault(kind, []).append((owners, groups, serials))
 
-    def awaited(self, key: tuple[Any, ...], due: int) -> int:
-        """All operations of `key` in groups before `due` are over: the last one's serial, or 0."""
-        last, left = 0, []
-        for group, serial in self.operations.get(key, []):
-            if group < due:
-                last = max(last, serial)
-            else:
-                left.append((group, serial))
-        self.operations[key] = left
-        return last
+    def waited(self, kind: str, waiting: np.ndarray, due: np.ndarray, unit: int = 1) -> None:
+        """Active threads, owners of the mask `waiting`, have waited for operations in groups before `due`.
 
-    def observe(self, mask: np.ndarray, column: int, serial: int) -> None:
-        """The threads of `mask` know that operations up to `serial` of a column are over."""
-        if serial:
-            self._prepare(0)
-            count = self.chunk.threads
-            self.clocks.observe(mask, np.full(count, column), np.full(count, serial))
+        unit: threads of an owner.
+        """
+        last, left = np.zeros(len(waiting), np.int64), []
+        for owners, groups, serials in self.awaited.get(kind, ()):
+            over = waiting[owners] & (groups < due[owners])
+            last[owners[over]] = np.maximum(last[owners[over]], serials[over])
+            if not over.all():
+                left.append((owners[~over], groups[~over], serials[~over]))
+        self.awaited[kind] = left
+        owners = np.flatnonzero(last)
+        columns = np.zeros_like(last)
+        columns[owners] = self.columns_of(kind, owners * unit // self.chunk.group, owners)
+        threads = np.flatnonzero(self.chunk.mask & np.repeat(last > 0, unit))
+        self.observe(threads, columns[threads // unit], last[threads // unit])
+
+    def observe(self, threads: np.ndarray, columns: Any, serials: Any) -> None:
+        """Threads know that operations of a column up to a serial number are over; 0: of none."""
+        self._prepare(0)
+        every = np.zeros((2, self.chunk.threads), np.int64)
+        every[0, threads], every[1, threads] = columns, serials
+        self.clocks.observe(every[1] > 0, *every)
 
     def fence_proxies(self, space: str) -> None:
         """fence.proxy.async by the active threads, for a state space ("" for all)."""

@@ -158,12 +158,7 @@ class MmaHazards:
         self.queue = left
         self.proxies.finish(PRODUCT, groups, due, pending)
         if self.detector is not None:
-            for group in map(int, np.flatnonzero(groups)):
-                key = "products", group
-                cta = group * WARPGROUP // self.chunk.group
-                last = self.detector.awaited(key, int(due[group]))
-                members = self.chunk.mask & (np.arange(self.chunk.threads) // WARPGROUP == group)
-                self.detector.observe(members, self.detector.column(cta, *key), last)
+            self.detector.waited("products", groups, due, WARPGROUP)
 
     def issue(self, use: ProductUse, step: int) -> None:
         """Check the registers of a product before it runs, and add it to those in flight."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,25 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
 
 Same = Callable[[], tuple[np.ndarray, np.ndarray]]
+Spans = history.Spans
+Operations = history.Operations
 ALWAYS = 1 << 62
 LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
+
+
+class Conflict(NamedTuple):
+    """An asynchronous operation, by its number in a step, in conflict with an access; `tell` raises that."""
+
+    which: int
+    tell: Callable[[], None]
+
+    @classmethod
+    def of(cls, finding: race_report.Finding, operations: Operations) -> Conflict:
+        """The conflict of the last of `operations`, or of the first one of another thread."""
+        threads = operations.threads
+        last = len(threads) - 1
+        which = last if threads[last] == finding.thread else int(np.argmax(threads == finding.thread))
+        return cls(which, finding.tell)
 
 
 class Races(HappensBefore):
@@ -171,7 +188,7 @@ class Races(HappensBefore):
         self.early.end()
         self.inits.clear()
         self.fenced_inits.clear()
-        self.operations.clear()
+        self.awaited.clear()
         self.book[[history.NEXT_NODE, history.END_NODE, history.LOGGED, history.NOTED]] = 0
 
     def warp_of(self, serial: int) -> int:
@@ -364,106 +381,99 @@ class Races(HappensBefore):
             found[f"block {block} at {names.loc(step)}"] = None
         return list(found)
 
-    def operation(self, thread: int, column: int) -> int:
-        """The serial number of an asynchronous operation that `thread` issues."""
-        book = self._prepare(2)
-        self.drawn, serial = self.turn, int(book[history.NEXT])
-        self.launch.who[serial] = self.chunk.at_step << history.WARP_BITS | thread // WARP
-        self.launch.who[serial + 1] = column
-        book[history.NEXT] += 2
-        self.early.issued(thread, column)
-        return serial
+    def operations(self, threads: np.ndarray, columns: np.ndarray) -> Operations:
+        """Asynchronous operations that `threads` issue, which end in these columns of the clocks."""
+        book, who = self._prepare(2 * len(threads)), self.launch.who
+        self.drawn, serials = self.turn, int(book[history.NEXT]) + 2 * np.arange(len(threads))
+        who[serials] = self.chunk.at_step << history.WARP_BITS | threads // WARP
+        who[serials + 1] = columns
+        book[history.NEXT] += 2 * len(threads)
+        self.early.issued(threads, columns)
+        return Operations(threads, serials)
 
-    def shared_ranges(
+    def shared_spans(
         self,
         verb: str,
-        serial: int,
-        thread: int,
-        cta: int,
-        starts: np.ndarray,
-        size: int,
+        operations: Operations,
+        ctas: np.ndarray,
+        spans: Spans,
         whole: bool = False,
-        swizzle: int | None = None,
+        swizzles: np.ndarray | None = None,
         vector: int = FENCED_SHARED,
         strong: int = 0,
-    ) -> Callable[[], None] | None:
-        """An asynchronous operation accesses `size` bytes at each of `starts` in a CTA.
+    ) -> Conflict | None:
+        """Check and note accesses of asynchronous operations to shared memory of `ctas`, one of each.
 
-        whole: all warps of the warpgroup of `thread` issue it. swizzle: of the access, where it is
-        not that of the step's tile. vector: what must know of accesses through the generic proxy.
+        whole: all warps of the warpgroup of each thread issue it. swizzles: of the accesses, where these
+        are not those of the step's tile. vector: what must know of accesses through the generic proxy.
         strong: as `strong_accesses.strength` says.
         """
-        place = self.places[history.OWN][cta]
         if self.swizzles is not None:
-            step = int(self.launch.who[serial]) >> history.WARP_BITS
-            ctas, threads = np.full(len(starts), cta), np.full(len(starts), thread)
-            self.swizzles.access(verb, ctas, starts, size, step, threads, swizzle)
-        return self._ranges(
-            history.OWN, verb, serial, thread, starts, size, place, strong, vector, cta, whole
-        )
+            for i, thread in enumerate(operations.threads.tolist()):
+                swizzle = None if swizzles is None else int(swizzles[i])
+                low, high = spans.bounds[spans.rows[i]].T
+                starts = np.concatenate([np.arange(*span) for span in zip(low, high, strict=True)])
+                cta, by = (np.full(len(starts), x) for x in (ctas[i], thread))
+                at = self.chunk.at_step
+                self.swizzles.access(verb, cta, starts * spans.unit, spans.unit, at, by, swizzle)
+        places = self.places[history.OWN]
+        return self._spans(history.OWN, verb, operations, spans, places, ctas, strong, vector, whole=whole)
 
-    def global_ranges(
+    def global_spans(
         self,
         verb: str,
-        serial: int,
-        thread: int,
-        starts: np.ndarray,
-        size: int,
-        reduces: bool,
+        operations: Operations,
+        bounds: np.ndarray,
+        reduces: bool = False,
         vector: int = FENCED_GLOBAL,
-    ) -> Callable[[], None] | None:
-        """Check and note an access to bytes at real addresses of global memory.
+    ) -> Conflict | None:
+        """Check and note accesses of asynchronous operations to global memory.
 
-        vector: ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
+        bounds: (n, spans, 2), real addresses of the first byte and of the one behind the last. vector:
+        ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
         """
-        region = self.launch.region(int(starts[0])) if len(starts) and size else None
+        region = self.launch.region(int(bounds[..., 1].max(initial=0)) - 1)  # empty spans end at 0
         if region is None:
             return None
-        place = region.places[0]
-        step = int(self.launch.who[serial]) >> history.WARP_BITS
+        step = self.chunk.at_step
         strong = int(self.launch.strong[step]) if reduces else 0
         if not self.early.over and vector == FENCED_GLOBAL:
-            early = self.early.ranges(verb == "store", thread, starts, size, strong, step)
+            early = self.early.spans(verb == "store", operations.threads, bounds, strong, step)
             if early is not None:
-                return early.tell
-        return self._ranges(
-            history.GLOBAL, verb, serial, thread, starts - region.low, size, place, strong, vector, region.low
-        )
+                return Conflict.of(early, operations)
+        where = region.places, np.zeros(len(bounds), np.int64)
+        spans = Spans(bounds - region.low, np.arange(len(bounds)))
+        return self._spans(history.GLOBAL, verb, operations, spans, *where, strong, vector, low=region.low)
 
-    def _ranges(
+    def _spans(
         self,
         memory: int,
         verb: str,
-        serial: int,
-        thread: int,
-        starts: np.ndarray,
-        size: int,
-        place: np.ndarray,
+        operations: Operations,
+        spans: Spans,
+        places: np.ndarray,
+        which: np.ndarray,
         strong: int,
         vector: int,
-        base: int,
+        low: int = 0,
         whole: bool = False,
-    ) -> Callable[[], None] | None:
-        row, mine = int(self.clocks.rows.row_of[thread]), 1 << thread % WARP
-        if whole:
-            row, mine = self.clocks.common(thread), 0
-        book = self._prepare(0)
-        if self.drawn != self.turn:  # another chunk has used up all numbers since
-            starts = starts[:0]
-        kind = history.STORE if verb == "store" else history.LOAD
-        kind += 2 * (strong > 0)
-        todo = history.CHECK | history.NOTE
-        starts = np.ascontiguousarray(starts, np.int64)
-        with self.launch.access if memory == history.GLOBAL else nullcontext():
-            by = history.Actor(mine, thread, row, strong, memory == history.OWN)
-            history.touch_ranges(book, by, kind, todo, serial, starts, size, place, vector)
-        if whole:
-            self.clocks.free(row)
-        if book[history.FOUNDS] == 0:
-            return None
-        step = int(self.launch.who[serial]) >> history.WARP_BITS
-        finding = self._judge(memory, kind, step, None, lambda _: (base, None), vector=vector)
-        return None if finding is None else finding.tell
+    ) -> Conflict | None:
+        """places, which: see `touch_spans`. low: the real address that places of global memory count from."""
+        kind = (history.STORE if verb == "store" else history.LOAD) + 2 * (strong > 0)
+        local, done = memory == history.OWN, 0
+        while done < len(operations.serials):
+            with self.launch.access if memory == history.GLOBAL else nullcontext():
+                book = self._prepare(0)
+                if self.drawn != self.turn:  # another chunk has used up all numbers since
+                    return None
+                how = kind, strong, local, whole, vector
+                done = history.touch_spans(book, *how, operations, spans, places, which, done)
+            if book[history.FOUNDS]:
+                place, step = (low + int(which[done - 1]), None), self.chunk.at_step
+                finding = self._judge(memory, kind, step, None, lambda _: place, vector=vector)  # noqa: B023
+                if finding is not None:
+                    return Conflict.of(finding, operations.first(done))
+        return None
 
     # -- other CTAs, mbarriers --------------------------------------------------------------------
 
@@ -478,7 +488,8 @@ class Races(HappensBefore):
             return
         rows, known = self.clocks.rows.row_of[threads], self.clocks.rows.known
         early = away & ~self.met_cluster[threads]
-        for cta, row in sorted({*zip(ctas[early].tolist(), rows[early].tolist(), strict=True)}):
+        pairs = dict.fromkeys(zip(ctas[early].tolist(), rows[early].tolist(), strict=True))
+        for cta, row in pairs if flies else sorted(pairs):
             first = cta % self.peers * self.chunk.group
             if not known[ORDER, row, first : first + self.chunk.group].any():
                 raise EmulationError(
@@ -513,30 +524,23 @@ class Races(HappensBefore):
                     self.chunk.loc(step),
                 )
 
-    def initialise(self, thread: int, slot: int, size: int) -> Callable[[], None] | None:
-        """A thread initialises an mbarrier of `size` bytes.
+    def initialise(self, threads: np.ndarray, slots: np.ndarray, size: int) -> Callable[[], None] | None:
+        """Threads initialise mbarriers of `size` bytes.
 
-        The write has a column of its own, so that it can be handed on without what comes before it.
+        Each write has a column of its own, so that it can be handed on without what comes before it.
         """
-        cta = thread // self.chunk.group
-        column = self.column(cta, "inits", thread)
-        serial = self.operation(thread, column)
-        self.inits[serial], self.unfenced[cta, slot] = thread, thread
-        found = self._ranges(
-            history.OWN,
-            "store",
-            serial,
-            thread,
-            np.array([slot * size]),
-            size,
-            self.places[history.OWN][cta],
-            0,
-            ORDER,
-            cta,
-        )
+        ctas = threads // self.chunk.group
+        columns = self.columns_of("inits", ctas, threads)
+        operations = self.operations(threads, columns)
+        self.inits.update(zip(operations.serials.tolist(), threads.tolist(), strict=True))
+        self.unfenced.update(zip(zip(ctas.tolist(), slots.tolist()), threads.tolist(), strict=True))
+        bounds = np.stack((slots, slots + 1), axis=-1)[:, None]
+        spans = Spans(bounds, np.arange(len(slots)), size)
+        places = self.places[history.OWN]
+        found = self._spans(history.OWN, "store", operations, spans, places, ctas, 0, ORDER)
         if self.drawn == self.turn:
-            self.observe(np.arange(self.chunk.threads) == thread, column, serial)
-        return found
+            self.observe(threads, columns, operations.serials)
+        return None if found is None else found.tell
 
     def fence_init(self, releases: bool) -> None:
         """The active threads fence the mbarriers that they have initialised.

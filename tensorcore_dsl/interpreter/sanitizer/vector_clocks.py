@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.interpreter.core import memory_pool, native
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.native import compiled, inlined
 
 ORDER, FENCED_SHARED, FENCED_GLOBAL = range(3)
-SPARE = 16  # columns of asynchronous operations at the start
+SPARE = 32  # columns of asynchronous operations at the start
+ROW_THREADS = 4  # threads of a chunk for each row at the start: new memory takes long
 FREE, MERGES = range(2)  # items of `counts`
 
 
@@ -57,14 +58,16 @@ class VectorClocks:
 
     width: threads of a cluster, which are the first columns; full: those that exist. vectors: 1, or
     3 where the async proxy is used. devices: their clusters take turns; the threads of each begin with
-    one row. columns: by cluster, how many columns are in use.
+    one row. columns: by cluster, how many columns are in use. phases: by row, the phase of a message.
     """
 
     def __init__(self, threads: int, width: int, full: int, vectors: int, devices: int) -> None:
         self.threads, self.width, self.full = threads, width, full
-        clusters, rows = threads // width, devices + 64
+        clusters, rows = threads // width, devices + 64 + threads // ROW_THREADS
+        known = memory_pool.empty((vectors, rows, width + SPARE * (vectors > 1)), np.uint32)
+        known[:, :devices] = 0
         self.rows = Rows(
-            np.zeros((vectors, rows, width + SPARE * (vectors > 1)), np.uint32),
+            known,
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.int64),
             np.zeros(rows, np.int64),
@@ -75,6 +78,7 @@ class VectorClocks:
         )
         self.rows.users[:devices] = threads // devices
         self.columns = np.full(clusters, width)
+        self.phases = np.full(rows, -1)
         self.sets: list[dict[int, np.ndarray]] = [{}]
         self.kept = 0  # how many of them were in use when they were last counted
 
@@ -86,7 +90,7 @@ class VectorClocks:
             return
         old = len(rows.floor)
         more = max(old, count)
-        known = np.empty((rows.known.shape[0], old + more, rows.known.shape[2]), np.uint32)
+        known = memory_pool.empty((rows.known.shape[0], old + more, rows.known.shape[2]), np.uint32)
         known[:, :old] = rows.known
         grown = [np.concatenate((a, np.zeros(more, a.dtype))) for a in rows[1:4]]
         stack = np.zeros(old + more, np.int64)
@@ -95,6 +99,7 @@ class VectorClocks:
         rows.counts[FREE] = free + more
         floor, users, foreign = grown
         self.rows = Rows(known, floor, users, foreign, rows.row_of, stack, rows.merges, rows.counts)
+        self.phases = np.concatenate((self.phases, np.full(more, -1)))
 
     def _with_room(self, function: Callable[..., int], *arguments: Any) -> None:
         """Call a compiled function of the rows, again with more rows whenever these run out."""
@@ -107,23 +112,24 @@ class VectorClocks:
         column = int(self.columns[cluster])
         known = self.rows.known
         if column == known.shape[2]:
-            wider = np.pad(known, ((0, 0), (0, 0), (0, max(SPARE, column // 4))))
+            wider = memory_pool.zeros((*known.shape[:2], column + max(SPARE, column // 4)), np.uint32)
+            wider[..., :column] = known
             self.rows = self.rows._replace(known=wider)
         self.columns[cluster] += 1
         return column
 
-    def message(self) -> int:
-        """A row for a message."""
-        self.reserve(1)
-        row = int(_take(self.rows))
-        self.clear(row)
-        self.rows.users[row] = 1
-        return row
+    def messages(self, count: int) -> np.ndarray:
+        """Rows for messages, of no phase yet."""
+        self.reserve(count)
+        rows = self.rows
+        left = int(rows.counts[FREE]) - count
+        messages = rows.free[left : left + count].copy()
+        rows.counts[FREE], rows.users[messages] = left, 1
+        return messages
 
-    def clear(self, message: int) -> None:
-        """Empty a message."""
-        self.rows.known[:, message] = 0
-        self.rows.floor[message] = self.rows.foreign[message] = 0
+    def begin(self, messages: np.ndarray, phases: np.ndarray) -> None:
+        """Clear those messages that are of other phases."""
+        _begin(self.rows, messages, phases, self.phases)
 
     def meet(self, keys: np.ndarray, span: int, now: int) -> None:
         """Threads of a span with the same key (not negative) learn what each of them knows and did.
@@ -202,15 +208,6 @@ class VectorClocks:
         """The threads of a device know vectors before they start."""
         self.rows.foreign[device] = self._number(vectors)
 
-    def common(self, first: int) -> int:
-        """A row of what all warps of the warpgroup from thread `first` on know, to be given back."""
-        self.reserve(1)
-        return int(_common(self.rows, first))
-
-    def free(self, message: int) -> None:
-        """Give a message's row back."""
-        _drop(self.rows, message, 1)
-
     def reset(self) -> None:
         """Forget everything."""
         self.rows.known[:] = 0
@@ -268,22 +265,6 @@ def merged(first: dict[int, np.ndarray], second: dict[int, np.ndarray]) -> dict[
 def _take(k: Any) -> int:
     k.counts[0] -= 1
     row: int = k.free[k.counts[0]]
-    return row
-
-
-@compiled
-def _common(k: Any, first: int) -> int:
-    row = _take(k)
-    k.users[row], k.foreign[row] = 1, 0
-    k.known[:, row, :] = k.known[:, k.row_of[first], :]
-    k.floor[row] = k.floor[k.row_of[first]]
-    for warp in range(1, 4):
-        other = k.row_of[first + 32 * warp]
-        k.floor[row] = min(k.floor[row], k.floor[other])
-        for vector in range(k.known.shape[0]):
-            for column in range(k.known.shape[2]):
-                if k.known[vector, other, column] < k.known[vector, row, column]:
-                    k.known[vector, row, column] = k.known[vector, other, column]
     return row
 
 
@@ -403,6 +384,16 @@ def _meet(k: Any, keys: Any, span: int, now: int, width: int, full: int) -> int:
             for i in range(count):
                 keys[members[i]] = -1
     return 0
+
+
+@compiled
+def _begin(k: Any, messages: Any, phases: Any, known: Any) -> None:
+    for i in range(messages.size):
+        row = messages[i]
+        if known[row] != phases[i]:
+            known[row] = phases[i]
+            k.floor[row], k.foreign[row] = 0, 0
+            k.known[:, row, :] = 0
 
 
 @compiled

@@ -25,7 +25,6 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CHECK,
     CHUNK,
     CLUSTER,
-    END_NODE,
     FLOOR,
     FULL,
     GLOBAL,
@@ -45,8 +44,6 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     LOGGED,
     MANY,
     NEXT,
-    NEXT_NODE,
-    NODE_ROOM,
     NON_COHERENT,
     NOTE,
     NOTED,
@@ -73,6 +70,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     code_of,
     compatible,
     first_of,
+    has_nodes,
     joins_chain,
     linked,
     open_lines,
@@ -82,8 +80,6 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     touch,
 )
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
-
-NODES_OF_A_WARP = 1 << 10  # of the history of accesses
 
 
 class Where(NamedTuple):
@@ -194,9 +190,7 @@ def logs_load(h: Any, where: Any, step: int, addresses: int, lanes: int, first: 
 def note_loads(h: Any, where: Any) -> None:
     """Note the loads of the log while there are nodes for them."""
     words = np.empty(32, np.uint64)
-    while h[NOTED] < h[LOGGED] and (
-        h[NEXT_NODE] + NODES_OF_A_WARP <= h[END_NODE] or h[END_NODE] == NODE_ROOM
-    ):
+    while h[NOTED] < h[LOGGED] and has_nodes(h):
         at = h[LOG] + 4 * LOG_COLUMNS * h[NOTED]
         serial, lanes, size = int(peek32(at)), int(peek32(at + 4 * LOG_LANES)), int(peek32(at + 4 * LOG_SIZE))
         count = int(peek32(at + 4 * LOG_COUNT))
@@ -272,7 +266,7 @@ def touch_warp(
         start, end = offset >> shift, offset + size - 1 >> shift
         writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
         open_lines(places[which], start, end)
-        by = Actor(lanes, thread, here, strong, local)
+        by = Actor(lanes, thread, here, strong, local, False)
         alone = plain and (kind == LOAD or lanes == 1 << lane)
         if alone and _touch_known(h, by, kind, notes, writes, reads, start, end, serial):
             continue

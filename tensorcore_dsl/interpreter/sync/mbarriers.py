@@ -19,7 +19,7 @@ from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBou
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
-from tensorcore_dsl.interpreter.core.threads import scalar, words
+from tensorcore_dsl.interpreter.core.threads import scalar, taken, words
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER
 from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
@@ -116,9 +116,8 @@ class Mbarriers(EagerDict):
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, arrivals)
         if detector is not None and count is not None:
-            for thread in np.flatnonzero(chunk.mask).tolist():
-                slot = int(addresses[thread]) // BYTES
-                tell_race = tell_race or detector.initialise(thread, slot, BYTES)
+            threads = np.flatnonzero(chunk.mask)
+            tell_race = detector.initialise(threads, taken(addresses, threads) // BYTES, BYTES)
         if tell_race is not None:
             tell_race()
 
@@ -134,10 +133,11 @@ class Mbarriers(EagerDict):
             return None
         instr = self.chunk.instruction(self.chunk.at_step)
         strong = instr is not None and (instr.strong or instr.counts_bytes)
-        abroad = mask & (addresses >> CLUSTER_SHIFT != 0)
-        threads = np.flatnonzero(abroad & (addresses >> CLUSTER_SHIFT <= self.clusters.size))
-        if len(threads):
-            detector.reach(threads, self.clusters.ctas(threads, addresses[threads]), addresses, flies)
+        threads = np.flatnonzero(mask)
+        ranks = addresses[threads] >> CLUSTER_SHIFT
+        threads = threads[(ranks > 0) & (ranks <= self.clusters.size)]
+        if len(threads) and not flies:
+            detector.reach(threads, self.clusters.ctas(threads, addresses[threads]), addresses, flies=False)
         if instr is not None and instr.counts_bytes and instr.accesses[0].order:
             return None  # the strength of the instruction is that of its reduction
         return detector.words(CLUSTER, "store", addresses, mask, BYTES, strong=strong)
@@ -213,15 +213,18 @@ class Mbarriers(EagerDict):
             self.sanitizer.in_flight.settle(self.index, self.state[..., SEEN])
             self.settle()
         if detector is not None and (go & chunk.mask).any():
-            units, phases = self.phases(addresses)
+            units, phases = self.phases(addresses, go & chunk.mask)
             detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
         return go
 
-    def phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
-        ctas = np.clip(self.clusters.ctas(np.arange(addresses.size), addresses), 0, len(self.index) - 1)
-        slots = np.minimum((addresses & OFFSET) // BYTES, self.index.shape[1] - 1)
-        return ctas << 20 | slots, self.state[ctas, self.index[ctas, slots], PHASE]
+    def phases(self, addresses: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(T,) numbers of the barriers at the addresses of threads, and the phases that they are in."""
+        threads, (units, phases) = np.flatnonzero(mask), np.zeros((2, mask.size), np.int64)
+        ctas = np.clip(self.clusters.ctas(threads, addresses[threads]), 0, len(self.index) - 1)
+        slots = np.minimum((addresses[threads] & OFFSET) // BYTES, self.index.shape[1] - 1)
+        units[threads] = ctas << 20 | slots
+        phases[threads] = self.state[ctas, self.index[ctas, slots], PHASE]
+        return units, phases
 
     def seen(self, units: np.ndarray) -> np.ndarray:
         """(T,) how many phases of barriers, by their numbers, some thread has seen end."""
@@ -236,9 +239,10 @@ class Mbarriers(EagerDict):
         mask = self.chunk.mask & (counts > 0)
         if not mask.any():
             return
-        units, phases = self.phases(addresses)
-        own = np.arange(self.chunk.threads) // self.chunk.group
-        abroad, instr = mask & (own != units >> 20), self.chunk.instruction(self.chunk.at_step)
+        units, phases = self.phases(addresses, mask)
+        abroad, active = np.zeros_like(mask), np.flatnonzero(mask)
+        abroad[active] = units[active] >> 20 != active // self.chunk.group
+        instr = self.chunk.instruction(self.chunk.at_step)
         if detector.unfenced:
             for unit in np.unique(units[abroad]).tolist():
                 cta, slot = unit >> 20, unit & 0xFFFFF
@@ -253,7 +257,7 @@ class Mbarriers(EagerDict):
             if threads.any():
                 release(PHASES, threads, units, phases)
         # A thread of another CTA may know by a peer's bytes that the phase before is over.
-        asked = mask & (own == units >> 20)
+        asked = mask & ~abroad
         detector.count(
             PHASES,
             mask,
@@ -261,8 +265,8 @@ class Mbarriers(EagerDict):
             units,
             phases,
             lambda thread: (
-                f"{self.name(int(own[thread]), int(units[thread]) & 0xFFFFF)} counts arrivals in the "
-                "order in which they come",
+                f"{self.name(thread // self.chunk.group, int(units[thread]) & 0xFFFFF)} counts arrivals "
+                "in the order in which they come",
                 "the one here counts for that phase, which then ends without the other: wait for that "
                 "phase first",
             ),
@@ -282,46 +286,54 @@ class Mbarriers(EagerDict):
             if self.sanitizer.detector is not None and cta != own:
                 name = self.name(cta, slot)
                 self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
-            self._count(thread, cta, address & OFFSET, scalar(size, thread))
+            by, there, place = np.array([[thread], [cta], [address & OFFSET]])
+            self._count(by, there, place, scalar(size, thread), np.empty(1, np.int64))
         if tell_race is not None:
             tell_race()
 
-    def complete(self, cta: int, address: int, size: int, thread: int, flies: bool = True) -> tuple[int, int]:
-        """Count `size` bytes that have come; returns the slot and the phase that counts them.
+    def complete(
+        self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, size: int, flies: bool = True
+    ) -> np.ndarray:
+        """Count `size` bytes that have come by an operation of each thread; returns the phases that
+        count them.
 
-        flies: `CopiesInFlight` knows them.
+        ctas, addresses: of the mbarriers. flies: `CopiesInFlight` knows the bytes.
         """
-        slot = self._slot(thread, address)
-        state = self.at(cta, slot)
-        if state[COUNT] == 0:
-            self._refuse(UNINITIALISED, thread, address)
-        phase = int(state[PHASE])
-        if self.sanitizer.detector is not None:
-            name = self.name(cta, slot)
-            alone = np.zeros(self.chunk.threads, np.bool_)
-            alone[thread] = True
-            rank = np.uint32(cta % self.clusters.size + 1 << CLUSTER_SHIFT)
-            tell_race = self._note(np.full(alone.size, rank | address, np.uint32), alone, flies)
+        slots = np.minimum(addresses // BYTES, self.index.shape[1] - 1)
+        state = self.state[ctas, self.index[ctas, slots]]
+        phases, good = np.asarray(state[:, PHASE]), (slots * BYTES == addresses) & (state[:, COUNT] > 0)
+        if self.sanitizer.detector is not None and good.all():  # the others are refused below
+            self._note_counts(threads, ctas, addresses, flies)
+            for cta, slot in zip(ctas.tolist(), slots.tolist()) if self.sanitizer.detector.unfenced else ():
+                name = self.name(cta, slot)
+                self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
+            self.sanitizer.detector.completes(ctas, slots, phases)
+        self._count(threads, ctas, addresses, size, phases)
+        return phases
+
+    def _count(
+        self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, size: int, phases: np.ndarray
+    ) -> None:
+        """Count bytes for threads in `phases`, which become those of the barriers."""
+        wrong = complete_all(ctas, addresses, size, self.index, self.state, phases)
+        if wrong:
+            at = wrong & 0xFFFFFFFF
+            self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]), size, int(ctas[at]))
+
+    def _note_counts(self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, flies: bool) -> None:
+        """Show counts of bytes to the detector of races, one of each thread at a time."""
+        ranks, detector = ctas % self.clusters.size + 1 << CLUSTER_SHIFT, self.sanitizer.detector
+        if flies and detector is not None:
+            detector.reach(threads, ctas, addresses, flies)
+        first = np.flatnonzero(np.diff(threads, prepend=-1))
+        turns = np.arange(len(threads)) - np.repeat(first, np.diff(first, append=len(threads)))
+        for turn in range(int(turns.max()) + 1):
+            some, places = turns == turn, np.zeros(self.chunk.threads, np.uint32)
+            mask = np.zeros(self.chunk.threads, np.bool_)
+            mask[threads[some]], places[threads[some]] = True, (ranks | addresses)[some]
+            tell_race = self._note(places, mask, flies)
             if tell_race is not None:
                 tell_race()
-            self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
-            self.sanitizer.detector.completes(cta, slot, phase)
-        self._count(thread, cta, address, size)
-        return slot, phase
-
-    def _count(self, thread: int, cta: int, address: int, size: int) -> None:
-        """Count bytes for a thread at the barrier of a CTA."""
-        ctas, addresses = np.array([cta]), np.array([address])
-        wrong = complete_all(ctas, addresses, size, self.index, self.state, np.empty(1, np.int64))
-        if wrong:
-            self.refuse_count(wrong, np.array([thread]), ctas, addresses, size)
-
-    def refuse_count(
-        self, wrong: int, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, size: int
-    ) -> NoReturn:
-        """Raise the error of `complete_all` for copies of `size` bytes of these threads."""
-        at = wrong & 0xFFFFFFFF
-        self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]), size, int(ctas[at]))
 
     def made_at(self, cta: int, slot: int) -> int | None:
         """The step that initialised a barrier; None where there is none."""

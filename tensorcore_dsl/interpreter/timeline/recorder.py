@@ -20,8 +20,7 @@ from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.memory.accesses import REAL, SIZE
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.interpreter.regions.plan import NONE
-from tensorcore_dsl.interpreter.sanitizer import async_proxy
-from tensorcore_dsl.interpreter.sync.barrier_phases import PHASE
+from tensorcore_dsl.interpreter.sync.barrier_phases import BYTES, PHASE
 from tensorcore_dsl.interpreter.timeline.recording import (
     CLUSTER,
     MBARRIER,
@@ -115,7 +114,6 @@ class _Hooks:
             (ctx.mbarriers, "arrive", self.arrive),
             (ctx.mbarriers, "done", self.done),
             (ctx.mbarriers, "complete", self.complete),
-            (ctx.sanitizer.in_flight, "begin", self.begin),
             (ctx.barriers, "arrive", self.meet),
             (ctx.clusters, "arrive", self.cluster_arrive),
             (ctx.clusters, "done", self.cluster_done),
@@ -237,25 +235,21 @@ class _Hooks:
         return go
 
     def complete(
-        self, inner: Callable[..., tuple[int, int]], cta: int, address: int, size: int, thread: int
-    ) -> tuple[int, int]:
-        slot, phase = inner(cta, address, size, thread)
-        self._completed(cta, slot, phase, size, thread)
-        return slot, phase
-
-    def begin(self, inner: Callable[[int, int], None], more: int, size: int) -> None:
-        inner(more, size)
-        rows = self.ctx.sanitizer.in_flight.rows[-more:] if more else ()
-        for row in rows:
-            which = async_proxy.CTA, async_proxy.SLOT, async_proxy.PHASE, async_proxy.THREAD
-            cta, slot, phase, thread = row[[*which]].tolist()
-            self._completed(cta, slot, phase, size, thread)
-
-    def _completed(self, cta: int, slot: int, phase: int, size: int, thread: int) -> None:
-        """Bytes of a copy have come to an mbarrier."""
-        if thread < self.threads and cta < self.recording.blocks:
-            arrived = MBARRIER, cta, slot, phase
-            self.details.append(Copy(thread // WARP, cta, size, arrived))
+        self,
+        inner: Callable[..., np.ndarray],
+        threads: np.ndarray,
+        ctas: np.ndarray,
+        addresses: np.ndarray,
+        size: int,
+        **more: Any,
+    ) -> np.ndarray:
+        """Bytes of copies have come to mbarriers."""
+        phases = inner(threads, ctas, addresses, size, **more)
+        slots = addresses // BYTES
+        for thread, cta, slot, phase in np.stack((threads, ctas, slots, phases), axis=1).tolist():
+            if thread < self.threads and cta < self.recording.blocks:
+                self.details.append(Copy(thread // WARP, cta, size, (MBARRIER, cta, slot, phase)))
+        return phases
 
     def meet(
         self, inner: Callable[..., np.ndarray], barrier: Any, count: Any, wait: bool, *vote: Any
