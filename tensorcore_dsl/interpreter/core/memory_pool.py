@@ -17,7 +17,8 @@ import numpy as np
 
 LEAST = 1 << 20  # bytes of a block; NumPy keeps smaller ones itself
 MOST = 1 << 28  # bytes of all blocks that are kept
-BETWEEN = 1 << 26  # the same between launches in the process that asks for these
+BETWEEN = 1 << 27  # the same between launches in the process that asks for these
+WIDEST = 2  # times the bytes that are asked for: the blocks that are used again
 
 _blocks: list[np.ndarray] = []
 _changing = Lock()
@@ -48,11 +49,11 @@ def empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
 
 
 def _taken(size: int) -> np.ndarray:
-    """The smallest free block of `size` bytes or more, or a new one, which is kept if there is
-    room."""
+    """The smallest free block of `size` bytes or a little more, or a new one, which is kept if there
+    is room."""
     with _changing:
         free = [i for i in range(len(_blocks)) if _references(_blocks, i) == _ALONE]
-        fits = [i for i in free if _blocks[i].size >= size]
+        fits = [i for i in free if size <= _blocks[i].size <= WIDEST * size]
         if fits:
             return _blocks[min(fits, key=lambda i: _blocks[i].size)]
         for deleted, i in enumerate(free):
