@@ -88,6 +88,7 @@ def _add_bias(rank: int) -> None:
         product = staticmethod(lambda x, weight, group: x @ weight.t())
 
     layer = OfRows(8 * WORLD, 4, bias=True)
+    layer.bias = torch.nn.Parameter(layer.bias.detach().clone())  # as loading and wrappers do
     layer(torch.ones(3 + rank, 8)).sum().backward()
     assert layer.bias.grad.tolist() == [3.0 + 4.0] * 4  # the rows of both ranks
 

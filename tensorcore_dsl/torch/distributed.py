@@ -254,19 +254,29 @@ class _ParallelLinear(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.bias = None if zeros is None else torch.nn.Parameter(zeros)
-        if self.bias is not None and not self.splits_outputs:
-            self.bias.register_hook(self._sum_over_ranks)
         torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = type(self).product(x, self.weight, self.group)
-        return y if self.bias is None else y + self.bias
+        if self.bias is None:
+            return y
+        bias = self.bias if self.splits_outputs else cast(Any, _OfAllRanks).apply(self.bias, self.group.group)
+        return y + bias
 
-    def _sum_over_ranks(self, grad: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of a bias that each rank adds to its rows of the sequence."""
-        total = grad.clone()
-        dist.all_reduce(total, group=self.group.group)
-        return total
+
+class _OfAllRanks(torch.autograd.Function):
+    """A parameter that each rank uses for its own rows: its gradient is the sum over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        total = grads[0].clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
 
 
 class ColumnParallelLinear(_ParallelLinear):
