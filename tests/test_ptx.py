@@ -506,6 +506,11 @@ def test_text_that_is_no_ptx_has_a_line(text, message, line):
     assert refused.value.loc.line == line  # type: ignore[union-attr]
 
 
+def test_tensor_maps_of_integers_have_no_nan_to_fill_with():
+    with pytest.raises(tc.ArgumentError, match="nan_fill is of f16, bf16, f32 and f64; the array holds s32"):
+        ptx.tensor_map(np.zeros((4, 4), np.int32), (4, 4), nan_fill=True)
+
+
 def test_kernels_for_an_unknown_target_run_on_another_one():
     old = ptx.load(".version 8.0\n.target sm_52\n.entry k() { ret; }\n")
     with pytest.raises(

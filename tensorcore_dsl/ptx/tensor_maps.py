@@ -12,6 +12,7 @@ from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.memory.map_objects import TYPES
 from tensorcore_dsl.isa.tensormap import OBJECT
+from tensorcore_dsl.runtime.arguments import describe
 
 SWIZZLES = (0, 32, 64, 128)
 
@@ -81,7 +82,8 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0, nan_fill: bool 
     Raises
     ------
     ArgumentError
-        The swizzle is not allowed, or box and array differ in their number of axes.
+        The swizzle is not allowed, box and array differ in their number of axes, or the array's type has
+        no NaN to fill with.
 
     Examples
     --------
@@ -92,6 +94,9 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0, nan_fill: bool 
         raise ArgumentError(f"a swizzle of {swizzle} bytes; allowed are 0, 32, 64 and 128")
     if len(box) != len(array.shape):
         raise ArgumentError(f"a box of {len(box)} axes for an array of {len(array.shape)}")
+    dtype = describe(array).type.dtype
+    if nan_fill and not (dtype.is_float and dtype.itemsize > 1):
+        raise ArgumentError(f"nan_fill is of f16, bf16, f32 and f64; the array holds {dtype}")
     return TensorMap(array, tuple(map(int, box)), swizzle, nan_fill)
 
 
