@@ -17,7 +17,7 @@ from tensorcore_dsl.runtime.arguments import ArgumentType, ArrayType, Packer, Sc
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES
 
-FORMAT = 1  # version of the JSON format; other versions are refused
+FORMAT = 2  # version of the JSON format; other versions are refused
 
 
 @dataclass(frozen=True)
