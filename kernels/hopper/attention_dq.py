@@ -124,7 +124,7 @@ def finish(
     slot, quads = sequence.slot(block, head, dq.shape[1]), product.d.layout.slots // 4
     for pair in tc.static_range(0, config.shares, 2):
         share, words = pair + number, []
-        exists = first < end if config.parts > 1 else (first < end) & (64 * share < traits.depth)
+        exists = first < end if config.parts > 1 else (first < end) & (share * SLAB < traits.depth)
         for i in tc.static_range(quads):
             place = (i * WARPGROUP + thread) * 4
             words += sums.at(slot * config.shares + share, place).load(4, pred=exists).elements()

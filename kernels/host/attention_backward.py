@@ -227,8 +227,9 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
     config = configured_gradients(traits)
     spaces = Workspaces.of(problem, config.BM, config.shares, sequences)
-    tiles = -(-keys // config.BN) * kv_heads * sequences
-    section = SECTION if tiles < _many_tiles(traits, config) * kv_heads * sequences else LONG_SECTION
+    of_head = -(-keys // config.BN)
+    tiles = of_head * kv_heads * sequences
+    section = SECTION if of_head < _many_tiles(traits, config) else LONG_SECTION  # not for packed sequences
     if traits.packed:  # each sequence may begin a tile
         tiles = (keys // config.BN + sequences) * kv_heads
 

@@ -320,7 +320,7 @@ def _operands(x: Any, w: Any, group: Group) -> tuple[tuple[int, int], tuple[int,
 
 
 def _choose(rows: int, M: int, N: int) -> HopperConfig:
-    """Choose the tile whose waves take the least time. Only the last one fits all numbers of rows."""
+    """Choose the tile whose waves take the least time. Only the last one fits every multiple of 64 rows."""
     fitting = [c for c in TILES if rows % (c.BM * c.cluster_m) == 0] or [*TILES][-1:]
 
     def time(config: HopperConfig) -> float:
