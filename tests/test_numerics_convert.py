@@ -56,6 +56,26 @@ def test_floats_round_the_exact_value(source, to, rounding):
             assert exact.decode(got, to) == "nan"
 
 
+# What an H200 gives next to each change of the result: by the place of the f64 number, counted in f64
+# numbers from 2**-126 - 2**-149 on. 2**-126 has place 0x40000000, and its f32 neighbours are 2**29 away.
+LEAST = {
+    "rn": {0x2FFC5256: 0, 0x3009CD30: 0x800000, 0x4FD9424C: 0x800000, 0x50010C0F: 0x800001},
+    "rz": {0x3FFD64F5: 0, 0x40042D09: 0x800000, 0x5FFB36E8: 0x800000, 0x6010ABE5: 0x800001},
+    "rm": {0x3FC1AEC1: 0, 0x402C71E2: 0x800000, 0x5FFD941F: 0x800000, 0x6005428D: 0x800001},
+    "rp": {0x1FCC3466: 0, 0x2002090C: 0x800000, 0x3FDDDAC1: 0x800000, 0x400DD776: 0x800001},
+}
+
+
+@pytest.mark.parametrize("rounding", LEAST)
+def test_ftz_flushes_after_rounding(rounding):
+    """A result just below 2**-126 is flushed unless it rounds to 2**-126."""
+    near = [at + by for at in range(0, 1 << 31, 1 << 27) for by in (-1, 0, 1)]
+    x = np.array([0x380FFFFFC0000000 + at for at in (*LEAST[rounding], *near)], np.uint64)
+    d = convert(x, "f64", "f32", rounding, ftz=True).tolist()
+    assert d == [exact.encode(exact.decode(c, "f64"), "f32", rounding, ftz=True) for c in x.tolist()]
+    assert d[:4] == [*LEAST[rounding].values()]
+
+
 @pytest.mark.parametrize("to", SMALL)
 @pytest.mark.parametrize("source", ["f32", "f16", "bf16"])
 def test_small_floats_saturate(source, to):

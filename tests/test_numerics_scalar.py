@@ -61,6 +61,33 @@ def test_rounds_the_exact_result(op, kind, rounding, ftz):
         assert int(d[i]) == want, f"{op} {[hex(c) for c in codes]}: {d[i]:#x}, not {want:#x}"
 
 
+# CRC-32 of what an H200 gives for 16 x 16 products around the least normal number, and for 64 reciprocals.
+LEAST_CRC32 = {
+    ("mul", "rn"): 0xD204C8AB,
+    ("mul", "rz"): 0xE76851DF,
+    ("mul", "rm"): 0xE76851DF,
+    ("mul", "rp"): 0x445CDEC1,
+    ("rcp", "rn"): 0x5F52D900,
+    ("rcp", "rz"): 0xAB04F49B,
+    ("rcp", "rm"): 0xAB04F49B,
+    ("rcp", "rp"): 0xD64F9F2C,
+}
+
+
+@pytest.mark.parametrize(("op", "rounding"), LEAST_CRC32)
+def test_ftz_flushes_after_rounding(op, rounding):
+    """A result just below 2**-126 is flushed unless it rounds to 2**-126."""
+    below_one, least = np.uint32(0x3F7FFFFF) - np.arange(16, dtype=np.uint32), np.uint32(0x00800000)
+    x = [below_one.repeat(16), np.tile(least + np.arange(16, dtype=np.uint32), 16)]
+    if op == "rcp":
+        x = [np.arange(0x7E7FFFE0, 0x7E800020, dtype=np.uint32)]
+    d = arith(op, "f32", *x, rounding=rounding, ftz=True)
+    exact_op, operands = ("div", [np.full(64, 0x3F800000), *x]) if op == "rcp" else (op, x)
+    want = [expected(exact_op, "f32", [*map(int, c)], rounding, True) for c in zip(*operands, strict=True)]
+    assert d.tolist() == want
+    assert zlib.crc32(d.tobytes()) == LEAST_CRC32[op, rounding]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.tuples(*[st.integers(0, 0xFFFF)] * 3), st.sampled_from(["f16", "bf16"]))
 def test_fma_of_halves_rounds_once(codes, kind):
@@ -227,6 +254,19 @@ def test_words_of_the_mnemonic_are_modifiers():
 def test_errors_say_what_is_allowed(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.zeros(4, np.uint32))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("kind", "one"), [("f16", 0x3C00), ("bf16", 0x3F80)])
+def test_marker_of_either_sign_is_out_of_bounds(kind, one, relu):
+    """The markers in a and in b give +0.0; in c, and beside them, NaNs are NaNs."""
+    markers, neighbours = np.array([0x7FF7, 0xFFF7], np.uint16), np.array([0x7FF6, 0xFFF8], np.uint16)
+    ones = np.full(2, one, np.uint16)
+    nan = np.full(2, 0x7FFF, np.uint16)
+    for place in range(3):
+        for value, want in ((markers, nan if place == 2 else np.zeros(2)), (neighbours, nan)):
+            x = [value if place == i else ones for i in range(3)]
+            np.testing.assert_array_equal(arith("fma", kind, *x, oob=True, relu=relu), want)
 
 
 # --- comparison ----------------------------------------------------------------------------------
