@@ -164,22 +164,24 @@ for block in (1, 32, 256):
         assert launch._chunks(program, 10**9, 1, 4, 8, 227 << 10)[0] % 8 == 0
 
     @pytest.mark.parametrize(
-        "ctas, workers, sizes",
+        "ctas, workers, cluster, sizes",
         [
-            (200, 2, [100, 100]),
-            (300, 2, [75] * 4),
-            (132, 2, [66, 66]),
-            (264, 2, [66] * 4),
-            (10, 4, [3, 3, 3, 1]),
-            (3, 3, [1] * 3),
-            (2400, 2, [120] * 20),
+            (200, 2, 1, [100, 100]),
+            (300, 2, 1, [75] * 4),
+            (132, 2, 1, [66, 66]),
+            (264, 2, 1, [66] * 4),
+            (10, 4, 1, [3, 3, 3, 1]),
+            (3, 3, 1, [1] * 3),
+            (2400, 2, 1, [120] * 20),
+            (132, 2, 4, [68, 64]),
+            (104, 4, 8, [32, 32, 32, 8]),
         ],
     )
-    def test_workers_have_as_many_blocks(self, ctas, workers, sizes, monkeypatch):
+    def test_workers_have_as_many_blocks(self, ctas, workers, cluster, sizes, monkeypatch):
         """Blocks of 256 threads, of which a chunk may have 128."""
         monkeypatch.setattr(launch, "MAX_THREADS", 128 * 256)
         program = compile_program(Builder(("a", u64)).kernel)
-        size, at_once = launch._chunks(program, ctas, 256, workers, 1, 0, apart=True)
+        size, at_once = launch._chunks(program, ctas, 256, workers, cluster, 0, apart=True)
         assert at_once == workers
         assert [min(size, ctas - at) for at in range(0, ctas, size)] == sizes
 
