@@ -313,7 +313,7 @@ CASES = [
         128,
         mapped(128, lambda x: x[:32]),
         Race,
-        reports=race("tile[t] =", "out[tc.lane_id()]"),
+        reports=race("tile[t] =", "out[tc.lane_id()] #1"),
     ),
     *variants(
         relay_of_flags,

@@ -82,17 +82,17 @@ EXCHANGE = {
     "arrived without waiting": error("value ="),
     "relaxed arrival": race("tile[63 - t] = x", "value ="),
     "stored behind the arrival": race("tile[63 - t] = x", "value ="),
-    "loaded before the wait": error("out[tc.blockIdx.x, t] = peer[t]"),
-    "waited without arriving": error("tc.cluster_wait"),
-    "arrived twice": error("tc.cluster_arrive"),
+    "loaded before the wait": error("out[tc.blockIdx.x, t] = peer[t] #1"),
+    "waited without arriving": error("tc.cluster_wait #1"),
+    "arrived twice": error("tc.cluster_arrive #4"),
     "arrival of half the warps": error("value ="),
     "arrival of half the lanes": error("value ="),
     "overwritten while peers load": race("tile[63 - t] = 0", "value ="),
     "ends behind its arrival": error("value ="),
     "a rank that does not exist": error("value ="),
     "may have ended": error("value ="),
-    "met before the last load": error("peer[t] + tile[t]"),
-    "last arrival before the last load": error("peer[t] + tile[t]"),
+    "met before the last load": error("peer[t] + tile[t] #2"),
+    "last arrival before the last load": error("peer[t] + tile[t] #1"),
     "stores to a peer at the end": error("peer[t] ="),
     "adds to a peer at the end": error("tc.reduce"),
 }
@@ -200,15 +200,15 @@ def handed_over(out: tc.Array, mistake: tc.Const = ""):
 
 HANDED_OVER = {
     "count of one too many": error("empty.wait"),
-    "init fence missing": error("tc.emit(ARRIVE, full"),
+    "init fence missing": error("tc.emit(ARRIVE, full #2"),
     "no meeting behind the initialisation": error("tile.remote"),
     "arrives at its own CTA": error("empty.wait"),
     "arrives before the store": race("tile.remote", "total +="),
     "not waited for": race("tile.remote", "total +="),
     "released before the load": race("tile.remote", "total +="),
     "even lanes arrive for all": race("tile.remote", "total +="),
-    "arrives at rank 2": error("tc.emit(ARRIVE, full"),
-    "may have ended": error("tc.emit(ARRIVE, empty"),
+    "arrives at rank 2": error("tc.emit(ARRIVE, full #2"),
+    "may have ended": error("tc.emit(ARRIVE, empty #2"),
 }
 
 
@@ -258,11 +258,11 @@ FLAGGED = {
     "plain flag": race('tc.emit("st.shared::cluster.b32"', "while tc.emit"),
     "relaxed polling": race("tile.remote", "out[t] ="),
     "polled at the scope of the CTA": race(
-        'tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)', "while tc.emit"
+        'tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1) #2', "while tc.emit"
     ),
     "volatile polling": race("tile.remote", "out[t] ="),
     "raised by lane 0 for all": race("tile.remote", "out[t] ="),
-    "flag not set to zero": error('tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)'),
+    "flag not set to zero": error('tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1) #2'),
 }
 
 
@@ -297,7 +297,7 @@ def counted(out: tc.Array, mistake: tc.Const = ""):
 
 
 COUNTED = {
-    "set to zero too late": race("word[0] =", "tc.reduce", error="tc.reduce"),
+    "set to zero too late": race("word[0] = #2", "tc.reduce", error="tc.reduce"),
     "a sum without atomics": race("place.store"),
     "one CTA adds without atomics": race("place.store", "tc.reduce"),
     "read before the others have met": race("tc.reduce", "out[rank, t] = place.load"),
@@ -389,7 +389,7 @@ MULTICAST = {
     "no syncwarp before the release": race("tc.tma_load", "total += tile"),
     "read behind the release": race("tc.tma_load", "total += 0"),
     "mask of three": error("tc.tma_load"),
-    "no meeting at the end": error("release(empty"),
+    "no meeting at the end": error("release(empty #2"),
     "no wait for the tile": error("total += tile"),
     "released at rank 2": error("empty[slot].remote"),
     "loads not fenced before the release": error("tc.tma_load"),

@@ -311,7 +311,7 @@ CASES = [
         32,
         mapped((2, 128), lambda x: 1000 * x[0] + x[1]),
         *IN_FLIGHT,
-        reports=error("old = tile.at"),
+        reports=error("old = tile.at #2"),
     ),
     *variants(
         target_of_two_threads, 1, 64, mapped(256, lambda x: x[:64]), *IN_FLIGHT, reports=error("tc.cp_async(")

@@ -274,7 +274,7 @@ CASES = [
         reports=dict.fromkeys(("full mask", "mask without oneself", "masks overlap"), error("tc.syncwarp({")),
     ),
     *variants(
-        elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence, reports=error("if tc.elect")
+        elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence, reports=error("if tc.elect #1")
     ),
     *variants(
         product_of_half_a_warp,

@@ -501,7 +501,7 @@ CASES = [
         32,
         mapped((4, 32), lambda x: x.max(keepdims=True)[0]),
         Race,
-        reports=race("if out[0]", "tc.reduce"),
+        reports=race("if out[0]", "tc.reduce #1"),
     ),
     *variants(
         flag_between_blocks,
@@ -512,13 +512,13 @@ CASES = [
         reports={
             "relaxed store": race("data[t] =", "out[t] ="),
             "relaxed load": race("data[t] =", "out[t] ="),
-            "store of cta scope": race("store(raises", "while load"),
-            "load of cta scope": race("store(raises", "while load"),
+            "store of cta scope": race("store(raises #2", "while load"),
+            "load of cta scope": race("store(raises #2", "while load"),
             "volatile": race("data[t] =", "out[t] ="),
             "no barrier before the flag": race("data[t] =", "out[t] ="),
             "no barrier after the flag": race("data[t] =", "out[t] ="),
             "flag before the data": race("data[t] =", "out[t] ="),
-            "plain flag": race("store(raises", "while load"),
+            "plain flag": race("store(raises #2", "while load"),
         },
     ),
     *variants(

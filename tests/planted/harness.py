@@ -35,6 +35,7 @@ Lines = str | tuple[str, ...]
 class Report:
     """The lines of a kernel that must be reported, each by a part of its text.
 
+    A part names one statement. "bar.init(1) #2" is the second one from the top that has this text.
     first, second: the accesses of a race; either may be reported first. error: the lines to blame for
     all other errors. Of several lines any one is right.
     """
@@ -76,12 +77,16 @@ def _chain(loc: Any) -> set[int]:
 
 
 def _numbers(kernel: Any, parts: tuple[str, ...]) -> set[int]:
-    """The numbers of the lines of each statement that has one of the parts in its text."""
-    parts = tuple(map(_without_spaces, parts))
-    heads = list(_heads(kernel)) if parts else []
+    """The numbers of the lines of each statement that the parts name."""
+    heads = sorted(_heads(kernel), key=lambda head: head[0].start) if parts else []
+    numbers: set[int] = set()
     for part in parts:
-        assert any(part in text for _, text in heads), f"{kernel.__name__} has no line with {part}"
-    return {line for lines, text in heads if any(part in text for part in parts) for line in lines}
+        text, _, place = part.partition(" #")
+        places = [lines for lines, head in heads if _without_spaces(text) in head]
+        if not place:
+            assert len(places) == 1, f"{kernel.__name__} has {len(places)} statements with {text}: say which"
+        numbers.update(places[int(place or 1) - 1])
+    return numbers
 
 
 def _heads(kernel: Any) -> Iterator[tuple[range, str]]:

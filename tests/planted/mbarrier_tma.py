@@ -89,10 +89,10 @@ def ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 RING = {
     "full counts two arrivals": error("empty[slot].wait"),
     "empty counts one arrival": error("where.arrive"),
-    "too few bytes": error("full[slot].wait"),
+    "too few bytes": error("full[slot].wait #2"),
     "too many bytes": error("empty[slot].wait"),
     "consumer starts with parity 1": error("empty[slot].wait", "total += tile"),
-    "bytes expected in the next slot": error("full[to].arrive_expect_tx", "full[slot].wait"),
+    "bytes expected in the next slot": error("full[to].arrive_expect_tx", "full[slot].wait #2"),
     "bytes counted in the next slot": error("total += tile"),
     "never released": error("empty[slot].wait"),
     "bytes not expected": error("tc.tma_load"),
@@ -152,10 +152,10 @@ def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 
 
 RING_OF_THREADS = {
-    "full counts 32": error("full[slot].arrive()", "total +="),
+    "full counts 32": error("full[slot].arrive() #2", "total +="),
     "arrive before the stores": race("tile[slot, 0, t64]", "total +="),
     "release before the loads": race("tile[slot, 0, t64]", "total +="),
-    "consumers test once": error("total +=", "empty[slot].arrive"),
+    "consumers test once": error("total +=", "empty[slot].arrive #2"),
     "even lanes arrive for all": race("tile[slot, 0, t64]", "total +="),
 }
 
@@ -261,18 +261,18 @@ def bulk_stores(d: tc.Array, mistake: tc.Const = ""):
 
 
 BULK_STORES = {
-    "no fence": error("tc.tma_store(map, (i, 0)"),
-    "fence behind the barrier": error("tc.tma_store(map, (i, 0)"),
-    "fence by one thread": error("tc.tma_store(map, (i, 0)"),
-    "no barrier before the copy": race("buffer[0, 63 - t] = 100", "tc.tma_store(map, (i, 0)"),
-    "no wait for the buffer": error("buffer[0, 63 - t] = 100"),
-    "wait for one less": error("buffer[0, 63 - t] = 100"),
-    "wait by another thread": error("buffer[0, 63 - t] = 100"),
-    "no commit": error("buffer[0, 63 - t] = 100"),
-    "every lane stores": race("tc.tma_store(map, (i, 0)"),
-    "a store behind the barrier": race("buffer[0, 63 - t] = 100", "tc.tma_store(map, (i, 0)"),
-    "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0)"),
-    "no last wait": error("tc.tma_store(map, (i, 0)"),
+    "no fence": error("tc.tma_store(map, (i, 0) #2"),
+    "fence behind the barrier": error("tc.tma_store(map, (i, 0) #2"),
+    "fence by one thread": error("tc.tma_store(map, (i, 0) #2"),
+    "no barrier before the copy": race("buffer[0, 63 - t] = 100 #1", "tc.tma_store(map, (i, 0) #2"),
+    "no wait for the buffer": error("buffer[0, 63 - t] = 100 #1"),
+    "wait for one less": error("buffer[0, 63 - t] = 100 #1"),
+    "wait by another thread": error("buffer[0, 63 - t] = 100 #1"),
+    "no commit": error("buffer[0, 63 - t] = 100 #1"),
+    "every lane stores": race("tc.tma_store(map, (i, 0) #1"),
+    "a store behind the barrier": race("buffer[0, 63 - t] = 100 #2", "tc.tma_store(map, (i, 0) #2"),
+    "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0) #2"),
+    "no last wait": error("tc.tma_store(map, (i, 0) #2"),
 }
 
 
@@ -332,7 +332,7 @@ READ_BACK = {
     "an older store without a proxy fence": error("tc.tma_store(map"),
     "waited for the reads alone": race("tc.tma_store(map", "tc.tma_load"),
     "no wait": race("tc.tma_store(map", "tc.tma_load"),
-    "read ahead of the barrier behind the wait": race("tc.tma_store(map", "out[1, t] = d"),
+    "read ahead of the barrier behind the wait": race("tc.tma_store(map", "out[1, t] = d #1"),
     "loaded by TMA behind wait_group.read": race("tc.tma_store(map", "tc.tma_load"),
     "added atomically": race("tc.tma_store(map", "tc.reduce"),
 }
@@ -380,9 +380,9 @@ WRITTEN_THEN_LOADED = {
     "an ordinary fence alone": error("tc.tma_load"),
     "a fence for shared memory alone": error("tc.tma_load"),
     "fence by one thread": error("tc.tma_load"),
-    "no barrier": race("a[0, 63 - t]", "tc.tma_load"),
+    "no barrier": race("a[0, 63 - t] #1", "tc.tma_load"),
     "no proxy fence for a bulk copy": error("tc.emit(BULK_LOAD"),
-    "overwritten in flight": race("a[0, 63 - t]", "tc.tma_load"),
+    "overwritten in flight": race("a[0, 63 - t] #2", "tc.tma_load"),
 }
 
 
@@ -485,13 +485,13 @@ INITIALISED = {
     "fence by another thread": error("tc.tma_load"),
     "with no arrivals": error("bar.init(t"),
     "at half a word": error("bar.init(t"),
-    "twice": error("bar.init(1)"),
+    "twice": error("bar.init(1) #1"),
     "invalidated before its use": error("bar.arrive_expect_tx"),
     "never": error("bar.arrive_expect_tx"),
     "invalidated in flight": error("bar.wait"),
-    "initialised again in flight": error("bar.init(1)"),
+    "initialised again in flight": error("bar.init(1) #2"),
     "waits for parity 2": error("bar.wait"),
-    "invalidated while others wait": race("tc.emit(INVALIDATE", "bar.wait"),
+    "invalidated while others wait": race("tc.emit(INVALIDATE #3", "bar.wait"),
     "its memory used as data": error('tc.emit("st.shared.b64"'),
 }
 
@@ -696,11 +696,11 @@ def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 
 
 UNUSUAL_RING = {
-    "one arrival for two": error("while not"),
+    "one arrival for two": error("while not empty", "while not full"),
     "released before its lanes meet": race("map, (k, 0)", "total +="),
     "arrives before the second expectation": error("total +="),
     "ended while others wait": error("while not full", "tc.emit(INVALIDATE, full[0"),
-    "stage polled once": error("total +=", "empty[slot].arrive(2"),
+    "stage polled once": error("total +=", "empty[slot].arrive(2 #2"),
     "the lanes do not meet behind the wait": error("total +="),
     "scratch over a barrier that lives": error('tc.emit("st.shared.b64", full[0].address, tc.u64(1))'),
     "scratch read by its own warp alone": race("tile[0, warp - 1", "out[lane]"),

@@ -567,9 +567,9 @@ CASES = [
         64,
         one_fragment,
         reports={
-            "no barrier": race("tile[place", "values ="),
-            "stored over": race("values =", "tile[t //"),
-            "lanes": error("values ="),
+            "no barrier": race("tile[place", "values = #2"),
+            "stored over": race("values = #2", "tile[t //"),
+            "lanes": error("values = #1"),
         },
     ),
     *variants(
@@ -600,8 +600,8 @@ CASES = [
         64,
         mapped((2, 32), lambda x: x + x[:, :1]),
         reports={
-            "part of the warp": error("if tc.elect"),
-            "no syncwarp": race("tile[warp] =", "out[warp, t]"),
+            "part of the warp": error("if tc.elect #1"),
+            "no syncwarp": race("tile[warp] = #2", "out[warp, t]"),
         },
     ),
     *variants(
@@ -609,14 +609,14 @@ CASES = [
         1,
         128,
         mapped(128, same),
-        reports={"one warp": error("tc.setmaxnreg"), "half a warp": error("tc.setmaxnreg")},
+        reports={"one warp": error("tc.setmaxnreg #1"), "half a warp": error("tc.setmaxnreg #2")},
     ),
     *variants(
         counters,
         2,
         32,
         mapped(64, lambda x: np.array([x.sum(), 0, 0], np.int32)),
-        reports={"cta scope": race("tc.emit"), "half a word": race("out.at(0).as_type", "tc.reduce")},
+        reports={"cta scope": race("tc.emit"), "half a word": race("out.at(0).as_type", "tc.reduce #1")},
     ),
     *variants(
         loops_of_floats,

@@ -113,7 +113,7 @@ CASES = [
         ("tc.cp_async_wait(STAGES - 2)", "tc.cp_async_wait(STAGES - 1)"),
     ),
     mutant(
-        2, "the barrier before the wait", race("load_stage(k_tile)", "mma_tile", error="mma_tile"),
+        2, "the barrier before the wait", race("load_stage(k_tile) #2", "mma_tile", error="mma_tile"),
         ("tc.cp_async_wait(STAGES - 2)\n", "tc.barrier()\n        tc.cp_async_wait(STAGES - 2)\n"),
         ("        # have finished k_tile - 1, whose stage the next copies overwrite: one barrier does both.\n        tc.barrier()\n", ""),
     ),

@@ -363,7 +363,7 @@ CASES = [
     *variants(missing_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")),
     *variants(overwrites_in_the_next_turn, 1, 64, _total, Race, reports=race("tile[t] =", "total +=")),
     *variants(
-        one_arm_writes_behind_the_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")
+        one_arm_writes_behind_the_barrier, 1, 64, _reverse, Race, reports=race("tile[t] = #2", "out[t] =")
     ),
     *variants(
         named_barrier_of_half_the_warps,

@@ -248,7 +248,7 @@ CASES = [
         32,
         mapped(32, lambda x: x[15::-1]),
         Race,
-        reports=race("tile[lane]", "out[lane - 16]"),
+        reports=race("tile[lane] #1", "out[lane - 16] #1"),
     ),
     *variants(
         after_a_branch, 1, 32, mapped(32, _signed_pairs), Race, reports=race("tile[lane] = -x", "out[lane]")

@@ -83,14 +83,14 @@ def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
 
 
 PRODUCT = {
-    "no proxy fence": error("tc.wgmma_async(mma, acc, tile_a[0]"),
-    "proxy fence by one thread": error("tc.wgmma_async(mma, acc, tile_a[0]"),
-    "no barrier behind the proxy fence": race("tile_a.at", "tc.wgmma_async(mma, acc, tile_a[0]"),
+    "no proxy fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+    "proxy fence by one thread": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+    "no barrier behind the proxy fence": race("tile_a.at", "tc.wgmma_async(mma, acc, tile_a[0] #2"),
     "a store behind the proxy fence": error("tc.wgmma_async(mma, acc, tile_a[1]"),
-    "accumulators set behind the fence": error("tc.wgmma_async(mma, acc, tile_a[0]"),
-    "part of the warpgroup": error("tc.wgmma_async(mma, acc, tile_a[0]"),
+    "accumulators set behind the fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+    "part of the warpgroup": error("tc.wgmma_async(mma, acc, tile_a[0] #1"),
     "A stored to in flight": error("tile_a[0, t"),
-    "no wgmma fence": error("tc.wgmma_async(mma, acc, tile_a[0]"),
+    "no wgmma fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
     "accumulators changed between the products": error("acc = acc.map"),
     "B stored to by one warp behind its wait of one": error("tile_b[1, t // 8, t % 8 * 8] = 0.0"),
     "one accumulator read in flight": error("d[0, t % 16]"),
