@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from importlib import import_module
 
 import pytest
@@ -12,6 +13,21 @@ from tests.planted.harness import error, race
 CASES = [(kind, case) for kind in CLASSES for case in import_module(f"tests.planted.{kind}").CASES]
 # Mistakes of one kernel share a twin.
 TWINS = {(case.twin or case.kernel, case.make): (kind, case) for kind, case in CASES}.values()
+LIMIT = 60  # seconds; a case takes up to 3, and the first one of a process may compile loops
+
+
+@pytest.fixture(autouse=True)
+def limit():
+    """Fail a case on which the emulator hangs, and go on with the next one."""
+
+    def stop(*_):
+        pytest.fail(f"the case has not ended within {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def named(cases):
@@ -30,6 +46,11 @@ def test_bug_is_reported_at_its_line(kind, case):
 @pytest.mark.parametrize(("kind", "case"), named(TWINS))
 def test_correct_twin_is_not_blamed(kind, case, order):
     assert case.run_twin(order) == ([], "")
+
+
+def test_names_are_unique():
+    names = [(kind, case.name) for kind, case in CASES]
+    assert len(set(names)) == len(names)
 
 
 @pytest.fixture(scope="module")
