@@ -80,7 +80,7 @@ class Recorder(FakeGpu):
         return struct.pack(
             "=10Q10I8x", pointer, *padded(tile.extents, 5), *padded(tile.strides, 4),
             tensor_maps.DATA_TYPES[tile.dtype.name], len(tile.extents), *padded((*tile.box, *pixels), 5),
-            tensor_maps.TENSOR_MAP_SWIZZLES[tile.swizzle], tensor_maps.L2_PROMOTION, 0,
+            tensor_maps.TENSOR_MAP_SWIZZLES[tile.swizzle], tensor_maps.L2_PROMOTION, tile.nan_fill,
         )  # fmt: skip
 
 
@@ -170,11 +170,9 @@ def test_c_passes_what_python_passes(tmp_path, monkeypatch):
     assert [parameters[o : o + n] for o, n in zip(offsets, sizes, strict=True)] == pieces(record, path)
 
 
-@needs_compiler
-def test_c_makes_the_map_of_im2col_mode_that_python_makes(tmp_path, monkeypatch):
-    x, out = (OnGpu(aligned(shape, np.float16)) for shape in ((2, 6, 7, 16), (16, 16)))
-    path = load_column.export(
-        tmp_path,
+def export_column(folder, nan_fill):
+    return load_column.export(
+        folder,
         (
             tc.ArrayType(tc.f16, 4, (False, False, False, True), 16),
             tc.ArrayType(tc.f16, 2, (False, True), 16),
@@ -185,7 +183,21 @@ def test_c_makes_the_map_of_im2col_mode_that_python_makes(tmp_path, monkeypatch)
         index=(0, 0, 0, 0),
         offsets=(1, 2),
         described=((16, 16), (-1, 0), (1, -2), (1, 2), 32),
+        nan_fill=nan_fill,
     )
+
+
+@pytest.mark.parametrize("nan_fill", [False, True])
+def test_a_description_has_the_fill_of_maps(tmp_path, nan_fill):
+    (column,) = tc.load_exported(export_column(tmp_path, nan_fill)).interface.cubin.tensor_maps
+    assert column.nan_fill is nan_fill
+
+
+@needs_compiler
+@pytest.mark.parametrize("nan_fill", [False, True])
+def test_c_makes_the_map_of_im2col_mode_that_python_makes(tmp_path, monkeypatch, nan_fill):
+    x, out = (OnGpu(aligned(shape, np.float16)) for shape in ((2, 6, 7, 16), (16, 16)))
+    path = export_column(tmp_path, nan_fill)
     result, library = launched_from_c(path, tmp_path, [c_array(x), c_array(out)])
     assert result == 0
     record = launched_from_python(path, [x, out], monkeypatch)
@@ -193,6 +205,7 @@ def test_c_makes_the_map_of_im2col_mode_that_python_makes(tmp_path, monkeypatch)
     assert parameters[-128:] == record.parameters[-128:]
     box = struct.unpack_from("5I", parameters[-128:], 88)
     assert box == (16, 16, 0xFE00 | 2 << 16, 0x01FF | 1 << 16, 0)
+    assert struct.unpack_from("I", parameters[-128:], 116) == (nan_fill,)
 
 
 def pieces(record, path):

@@ -265,12 +265,13 @@ def target_with(encoder, attached):
     return target
 
 
-def test_the_driver_is_asked():
+@pytest.mark.parametrize("nan_fill", [False, True])
+def test_the_driver_is_asked(nan_fill):
     encoder, attached = Encoder(), []
-    tile = map_of(aligned((96, 200), np.float16))
+    tile = map_of(aligned((96, 200), np.float16), replace(ROWS, nan_fill=nan_fill))
     image = target_with(encoder, attached).encode_tiled(0x123450, tile, 0)
     assert image == bytes(range(128))
-    assert encoder.calls == [(0, 6, 2, 0x123450, (200, 96), (400,), (64, 32), (1, 1), (0, 3, 2, 0))]
+    assert encoder.calls == [(0, 6, 2, 0x123450, (200, 96), (400,), (64, 32), (1, 1), (0, 3, 2, nan_fill))]
     assert not attached
 
 
