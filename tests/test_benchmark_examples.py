@@ -23,6 +23,15 @@ def test_every_example_is_measured():
         assert problems and all(len(problem) == len(names) for problem in problems), name
 
 
+@pytest.mark.parametrize(
+    "mine, reference, apart",
+    [([1, 2], [1, 2], 0), ([1, 3], [1, -4], 7 / 4), ([0, 0], [0, 0], 0), ([1, float("nan")], [1, 2], None)],
+)
+def test_difference_of_torch_tensors_is_relative_to_the_largest(mine, reference, apart):
+    torch = pytest.importorskip("torch")
+    assert examples.difference(torch.tensor(mine), torch.tensor(reference)) == apart
+
+
 def test_a_small_problem_that_differs_is_a_failure(monkeypatch):
     from importlib import import_module
 

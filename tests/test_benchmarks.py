@@ -6,6 +6,7 @@ import math
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ import pytest
 import benchmarks.__main__ as command
 import tensorcore_dsl as tc
 from benchmarks import forms, gpu, harness, page, tables
+from benchmarks.choices import tuning
 from benchmarks.harness import Report, Timing
 from benchmarks.host import compile_time
 from benchmarks.products import accuracy, gemm, gemm_cases, gemm_plot, gemm_summary, landscape, merge, suites
 from benchmarks.products.gemm_cases import DTYPES, Case
+from benchmarks.programs import tutorial
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
@@ -133,6 +136,14 @@ def test_a_landscape_says_how_its_ratios_lie(tmp_path):
 # Timing on a GPU
 
 
+def test_sets_and_launches():
+    assert gpu.sets_beyond_cache(30, 100) == 7
+    assert gpu.sets_beyond_cache(10**9, 100) == 1
+    assert gpu.launches_of(1e-5, 7) == 28 * 7 + 7 * 1  # 200 launches, in whole turns
+    assert gpu.launches_of(1e-5, 300) == 300
+    assert gpu.launches_of(5e-3, 3) == 3
+
+
 class Stub:
     def __init__(self, name, log, seconds):
         self.name, self.log, self.seconds = name, log, iter(seconds)
@@ -147,6 +158,36 @@ def test_launches_are_interleaved_both_ways():
     timings = gpu.time_interleaved([Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0)
     assert "".join(log) == "abbaab"
     assert [t.samples for t in timings] == [(1, 2, 3), (4, 5, 6)]
+
+
+def test_launches_settle_before_their_samples(monkeypatch):
+    """Each run of a launch takes one second of a clock of its own."""
+    runs = []
+    monkeypatch.setattr(tutorial, "time", SimpleNamespace(perf_counter=lambda: len(runs)))
+    monkeypatch.setattr(tutorial, "WARM_UP", 2)
+    monkeypatch.setattr(tutorial, "SETTLE", 3)
+    launches = [Stub(name, runs, range(100)) for name in "abcd"]
+    timings = tutorial.time_settled(launches, 6)
+    assert timings[1].samples == (3, 7, 11, 15, 19, 23), "three untimed runs, then the sample"
+    assert "".join(runs[:2]) == "aa", "the common warm-up"
+    groups = ["".join(runs[at : at + 4]) for at in range(2, len(runs), 4)]
+    assert all(len(set(group)) == 1 for group in groups), "the untimed runs are of the same launch"
+    rounds = ["".join(group[0] for group in groups[at : at + 4]) for at in range(0, 24, 4)]
+    assert len(groups) == 24 and all(sorted(order) == list("abcd") for order in rounds)
+    assert len(set(rounds)) > 2, "orders are random"
+
+
+# Failures
+
+
+def test_a_problem_that_fails_leaves_the_others():
+    def broken(case):
+        raise ValueError("no")
+
+    result = harness.attempt(broken, Case("bf16", 1, 1, 1))
+    assert result["failure"] == "ValueError: no"
+    (table,) = tuning.tables({"results": [{**vars(Case("bf16", 1, 1, 1)), **result}]})
+    assert table.rows == [{"notes": "ValueError: no"}]
 
 
 # The page
