@@ -239,7 +239,11 @@ STARTS, TABLE = np.array([0, 3, 8], np.int32), np.zeros((2, 1), np.int32)
         ((Q, K, V), {"out": Q}, r"out shares memory with q"),
         ((Q, K, V), {"cu_seqlens": (STARTS,)}, r"cu_seqlens is an array, or a tuple of two"),
         ((Q, K, V), {"cu_seqlens": [0, 8]}, r"cu_seqlens is \[0, 8\] \(list\); needed is an array"),
-        ((Q, K, V), {"cu_seqlens": STARTS.astype(np.int64)}, r"cu_seqlens has 1 axes of s32.*s64"),
+        (
+            (Q, K, V),
+            {"cu_seqlens": STARTS.astype(np.int64)},
+            r"cu_seqlens holds s64.*needed is s32 with one axis",
+        ),
         ((Q, K, V), {"cu_seqlens": (STARTS, STARTS[1:])}, r"3 starts of queries and 2 of keys"),
         ((Q[:1].repeat(2, 0), *[x.repeat(2, 0) for x in (K, V)]), {"cu_seqlens": STARTS}, r"batch of 1"),
         ((Q, K, V), {"block_table": STARTS[None]}, r"block_table needs cu_seqlens"),
@@ -250,6 +254,28 @@ STARTS, TABLE = np.array([0, 3, 8], np.int32), np.zeros((2, 1), np.int32)
 def test_refusals(on_hopper, arrays, options, message):
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.attention(*arrays, **options)
+
+
+ROWS = Q.shape[2]
+
+
+@pytest.mark.parametrize(
+    "starts, message",
+    [
+        ([0, ROWS + 1], rf"cu_seqlens of q goes from 0 to {ROWS + 1}; needed is from 0 to at most {ROWS}"),
+        ([1, ROWS], r"cu_seqlens of q goes from 1"),
+        ([0, 3, 2, ROWS], r"cu_seqlens must ascend; cu_seqlens\[1\] is 3 and cu_seqlens\[2\] 2"),
+        ((STARTS, [0, 1, K.shape[2] + 1]), r"cu_seqlens of k goes from 0"),
+    ],
+)
+def test_starts_lie_in_the_arrays(on_hopper, starts, message):
+    whole = isinstance(starts, list)
+    lists = np.array(starts, np.int32) if whole else tuple(np.array(x, np.int32) for x in starts)
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.attention(Q, K, V, cu_seqlens=lists)
+    o, lse = kernels.attention(Q, K, V, return_lse=True)
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.attention_backward(o, Q, K, V, o, lse, cu_seqlens=lists)
 
 
 @pytest.mark.quick

@@ -125,3 +125,18 @@ def check_stream(stream: Any) -> None:
     """Refuse an object that is no stream, on every target; None is the current one."""
     if stream is not None:
         stream_handle(stream)
+
+
+def on_host(array: Any) -> np.ndarray:
+    """An array in host memory, as one of NumPy."""
+    return np.asarray(array) if hasattr(array, "__array__") else np.from_dlpack(array)
+
+
+def check_ascends(name: str, offsets: np.ndarray) -> None:
+    """Refuse offsets that fall."""
+    falls = np.flatnonzero(np.diff(offsets) < 0)
+    if len(falls):
+        g = int(falls[0])
+        raise tc.ArgumentError(
+            f"{name} must ascend; {name}[{g}] is {offsets[g]} and {name}[{g + 1}] {offsets[g + 1]}"
+        )

@@ -7,13 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.ampere import attention as ampere
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig, attention_kernel
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, f32_number, present
+from tensorcore_dsl.kernels.host.arguments import (
+    check_ascends,
+    check_stream,
+    described,
+    f32_number,
+    on_host,
+    present,
+)
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
 from tensorcore_dsl.kernels.host.families import check_family, gives_registers, has_wgmma
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
@@ -74,8 +83,8 @@ def attention(  # noqa: PLR0913
         A positive number c: scores s become c tanh(s / c).
     cu_seqlens : array or tuple of two arrays, optional
         Sequences of different lengths, one after the other in a batch of 1: sequence i has the
-        rows cu_seqlens[i] to cu_seqlens[i + 1] - 1. s32, where kernels run. A tuple has one array
-        for the queries and one for the keys.
+        rows cu_seqlens[i] to cu_seqlens[i + 1] - 1. s32, where kernels run, ascending from 0. Rows behind
+        the last sequence are not written. A tuple has one array for the queries and one for the keys.
     block_table : array, optional
         Keys and values in pages, with cu_seqlens: k and v are (pages, key heads, page size, D),
         and block_table[i, j] is the number of page j of sequence i. s32; entries behind the last
@@ -216,7 +225,9 @@ def _prepare(  # noqa: PLR0913
     run = _bind_sm80 if chosen_family(family) == "sm80" else _bind_sm90
     lse = None if allocate is None else allocate(q)
     bound = q, k, v, o, lse, *(x for x in (*starts, table) if x is not None)
-    return replace(call, launch=run(traits, bound, problem.scalars, descriptions, stream))
+    launch = run(traits, bound, problem.scalars, descriptions, stream)
+    keys = page * lists["block_table"].shape[1] if page else descriptions["k"].shape[2]
+    return replace(call, launch=with_check(launch, lists, 5, shape[2], keys))
 
 
 def _bind_sm80(
@@ -299,8 +310,8 @@ def check_lists(starts: Any, table: Any) -> dict[str, Description]:
         least = 1 if name == "block_table" else 2
         if len(x.shape) != axes or x.type.dtype != tc.s32 or min(x.shape) < least:
             raise tc.ArgumentError(
-                f"{'cu_seqlens' if name == 'keys' else name} has {axes} axes of s32, with {least} or more "
-                f"elements; it has shape {x.shape} and {x.type.dtype}"
+                f"{'cu_seqlens' if name == 'keys' else name} holds {x.type.dtype} of shape {x.shape}; needed "
+                f"is s32 with {'two axes' if axes == 2 else 'one axis'} and {least} or more elements"
             )
     if lists and lists["cu_seqlens"].shape != lists["keys"].shape:
         raise tc.ArgumentError(
@@ -312,6 +323,42 @@ def check_lists(starts: Any, table: Any) -> dict[str, Description]:
             f"block_table has {lists['block_table'].shape[0]} rows for {lists['keys'].shape[0] - 1} sequences"
         )
     return lists
+
+
+def with_check(
+    launch: Callable[..., None], lists: dict[str, Description], at: int, queries: int, keys: int
+) -> Callable[..., None]:
+    """Wrap `launch` with a check of starts in host memory: arguments `at` and `at` + 1.
+
+    queries: rows of q. keys: rows of k, or those of all pages of a sequence. Starts on a GPU are not
+    checked, since the check would wait for the GPU.
+    """
+    if not lists or not all(x.on_host for x in lists.values()):
+        return launch
+    paged = "block_table" in lists
+
+    def checked(*arrays: Any) -> None:
+        of_queries, of_keys = (on_host(x) for x in arrays[at : at + 2])
+        _check_starts("q", of_queries, queries)
+        if not paged:
+            _check_starts("k", of_keys, keys)
+        elif (most := int(np.diff(of_keys).max())) > keys:
+            raise tc.ArgumentError(
+                f"cu_seqlens has a sequence of {most} keys; its row of block_table has pages of {keys} in all"
+            )
+        launch(*arrays)
+
+    return checked
+
+
+def _check_starts(name: str, starts: np.ndarray, rows: int) -> None:
+    """Refuse starts that do not ascend from 0 to at most `rows`."""
+    if starts[0] != 0 or starts[-1] > rows:
+        raise tc.ArgumentError(
+            f"cu_seqlens of {name} goes from {starts[0]} to {starts[-1]}; needed is from 0 to at most "
+            f"{rows}, the rows of {name}"
+        )
+    check_ascends("cu_seqlens", starts)
 
 
 def _result_shape(

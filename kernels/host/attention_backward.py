@@ -25,6 +25,7 @@ from tensorcore_dsl.kernels.host.attention import (
     checked_problem,
     chosen_family,
     padded,
+    with_check,
 )
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
 from tensorcore_dsl.kernels.host.problem_shape import SMS
@@ -140,7 +141,9 @@ def _prepare(  # noqa: PLR0913
         return replace(call, launch=_clear(stream))
     run = _bind_sm80 if chosen_family(family) == "sm80" else _bind_sm90
     lists_given = [x for x in starts if x is not None]
-    return replace(call, launch=run(problem, (grad, q, k, v, out, lse, grad_lse, *lists_given), stream))
+    launch = run(problem, (grad, q, k, v, out, lse, grad_lse, *lists_given), stream)
+    keys = problem.arrays["k"].shape[2]
+    return replace(call, launch=with_check(launch, lists, 10, problem.shape[2], keys))
 
 
 def _clear(stream: Any) -> Callable[..., None]:

@@ -13,7 +13,7 @@ from tensorcore_dsl.kernels.choosing.choice import choose_grouped
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import described, present
+from tensorcore_dsl.kernels.host.arguments import check_ascends, described, on_host, present
 from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
@@ -142,8 +142,7 @@ def with_check(launch: Callable[..., None], offsets: Description, rows: int) -> 
         return launch
 
     def checked(a: Any, b: Any, offsets: Any, *others: Any) -> None:
-        is_dlpack = not hasattr(offsets, "__array__")
-        check_order(np.from_dlpack(offsets) if is_dlpack else np.asarray(offsets), rows)
+        check_order(on_host(offsets), rows)
         launch(a, b, offsets, *others)
 
     return checked
@@ -155,9 +154,4 @@ def check_order(offsets: np.ndarray, rows: int) -> None:
         raise tc.ArgumentError(
             f"offsets go from {offsets[0]} to {offsets[-1]}; needed is from 0 to {rows}, the rows of a"
         )
-    falls = np.flatnonzero(np.diff(offsets) < 0)
-    if len(falls):
-        g = int(falls[0])
-        raise tc.ArgumentError(
-            f"offsets must ascend; offsets[{g}] is {offsets[g]} and offsets[{g + 1}] {offsets[g + 1]}"
-        )
+    check_ascends("offsets", offsets)
