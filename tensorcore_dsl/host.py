@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.dtypes import from_numpy
+from tensorcore_dsl.dtypes import as_dtype, from_numpy
 from tensorcore_dsl.environment.cache_directory import cache_directory
 from tensorcore_dsl.environment.disk_cache import replace_file
 from tensorcore_dsl.environment.json_store import JsonStore
@@ -27,7 +27,7 @@ from tensorcore_dsl.viz.html import html_table
 
 __all__ = [
     "CURRENT_DEVICE", "ArrayType", "Bench", "Description", "DeviceClock", "HostClock", "JsonStore",
-    "Loc", "TensorCoreArithmetic", "Trial", "Tuning", "cache_directory", "cores", "cuda_driver",
+    "Loc", "TensorCoreArithmetic", "Trial", "Tuning", "as_dtype", "cache_directory", "cores", "cuda_driver",
     "cupy_stream", "current_stream", "current_target", "describe", "device_arch", "emulated_arch",
     "fastest_first", "from_numpy", "has_program_assembler", "html_table", "in_a_row", "key_function",
     "publish", "replace_file", "separately", "stream_handle", "target_arch", "target_key",

@@ -239,6 +239,7 @@ def test_equal_numbers_are_not_the_same_call():
         {"out_dtype": np.float32},
         {"out_dtype": np.dtype("f4")},
         {"out_dtype": "float32"},
+        {"out_dtype": "f32"},
         {"out_dtype": np.float16},
         {"accumulate": np.float16},
         {"alpha": np.float32(1)},

@@ -13,6 +13,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import (
     CURRENT_DEVICE,
     Description,
+    as_dtype,
     current_target,
     describe,
     from_numpy,
@@ -92,15 +93,17 @@ def _check_place(name: str, x: Description, array: Any) -> None:
 
 
 def element_type(dtype: Any) -> Any:
-    """Convert a tc.DType, or a dtype of NumPy or torch, to an element type.
+    """Convert a tc.DType, a dtype of NumPy or torch, or the name of one, to an element type.
 
     Other objects are returned as they are.
     """
     if isinstance(dtype, tc.DType) or dtype is None:
         return dtype
-    name = str(dtype).removeprefix("torch.") if library_of(dtype) == "torch" else dtype
+    if isinstance(dtype, str) or library_of(dtype) == "torch":
+        with suppress(tc.OperandError):
+            return as_dtype(dtype)
     with suppress(TypeError, ValueError):  # also ArgumentError, which is a TypeError
-        return from_numpy(name)
+        return from_numpy(dtype)
     return dtype
 
 

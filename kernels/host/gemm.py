@@ -319,5 +319,5 @@ def _check_for_packed(accumulate: Any, row_reductions: Any, row_out: Any, precis
     if names:
         raise tc.ArgumentError(
             f"b is PackedWeights; products with them have no {', '.join(names)}: they are summed in f32, in "
-            f"an order that depends on the tile"
+            f"an order that depends on the tile, and not reduced along rows"
         )
