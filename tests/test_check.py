@@ -344,6 +344,72 @@ def test_the_status_of_a_script(script, capsys):
     assert err.endswith("ZeroDivisionError: division by zero\n")
 
 
+CALLS = """
+import sys
+import numpy as np
+import tensorcore_dsl as tc
+
+@tc.kernel
+def store(x: tc.Array):
+    x[tc.threadIdx.x] = 1
+
+@tc.kernel
+def last(x: tc.Array):
+    tc.atomic("exch", x.at(0), tc.blockIdx.x)
+
+calls = {
+    "check": lambda kernel, grid, x: kernel.check(grid, 8)(x),
+    "explore": lambda kernel, grid, x: kernel.explore(9, checks=False)[grid, 8](x),
+    "launches": lambda kernel, grid, x: tc.explore(lambda: [kernel[1, 1](x), kernel[grid, 8](x)], 3)(),
+    "emulator": lambda kernel, grid, x: kernel.emulator(checks=False)[grid, 8](x),
+}
+call, kernel, grid, size, times = sys.argv[1:]
+for _ in range(int(times)):
+    calls[call](globals()[kernel], int(grid), np.zeros(int(size), np.int32))
+print("the end")
+"""
+
+
+@pytest.mark.parametrize("call, launches", [("check", 1), ("explore", 1), ("launches", 2), ("emulator", 1)])
+def test_calls_inside_a_script_count_as_its_launches(call, launches, tmp_path, capsys):
+    path = tmp_path / "calls.py"
+    path.write_text(CALLS)
+    status, out, _ = checked(capsys, str(path), call, "store", "1", "8", "2")
+    assert status == 0 and f"{2 * launches} launches checked: no findings, no warnings" in out
+    status, out, _ = checked(capsys, str(path), call, "store", "1", "7", "2")
+    assert status == 1 and "the end" in out
+    assert "OutOfBounds in kernel store (found in 2 launches): index 7 leaves axis 0 of 'x'" in out
+    assert f"{2 * launches} launches checked: 1 finding" in out
+    status, out, _ = checked(capsys, "--first", str(path), call, "store", "1", "7", "2")
+    assert status == 1 and "the end" not in out and "checked: 1 finding" in out
+
+
+def test_orders_that_differ_are_a_finding_of_the_script(tmp_path, capsys):
+    path = tmp_path / "calls.py"
+    path.write_text(CALLS)
+    assert checked(capsys, str(path), "check", "last", "4", "1", "1")[0] == 0
+    status, out, _ = checked(capsys, str(path), "explore", "last", "4", "1", "1")
+    assert status == 1 and "EmulationError in kernel last: " in out
+    assert "results differ" in out and "argument 'x': 1 of 1 elements differ" in out
+
+
+def test_a_check_inside_a_script_has_its_order(tmp_path, capsys):
+    path = tmp_path / "order.py"
+    path.write_text(
+        CALLS.partition("calls =")[0] + "print(last.check(4, 1)(np.zeros(1, np.int32)).arguments)"
+    )
+    texts = [checked(capsys, "--order", order, str(path))[1].splitlines()[0] for order in ("up", "down")]
+    assert "[3]" in texts[0] and "[0]" in texts[1]
+
+
+def test_a_script_without_launches(tmp_path, capsys):
+    path = tmp_path / "calls.py"
+    path.write_text(CALLS)
+    status, out, _ = checked(capsys, str(path), "check", "store", "1", "8", "0")
+    assert (status, out) == (4, "the end\nno launch was made, so nothing was checked\n")
+    assert checked(capsys, str(path), "check", "nothing", "1", "8", "1")[0] == 3
+
+
 @pytest.mark.parametrize("order", ["3", "down", "up b0w0@2"])
 def test_orders_of_a_script(script, capsys, order):
     assert checked(capsys, "--order", order, "--arch", "sm_80", script, "0", "20")[0] == 0

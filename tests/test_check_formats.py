@@ -56,7 +56,9 @@ def zeros():
 print("printed")
 os.system("echo by a process")
 os.write(1, b"written\\n")
-if sys.argv[1] != "clean":
+if sys.argv[1] == "clean":
+    produce[1, 64](zeros())
+elif sys.argv[1] != "idle":
     hurried[1, 64](zeros(), zeros())
     alike[(1, 2), 64](zeros())
     x = zeros()
@@ -121,12 +123,24 @@ def test_json_follows_its_schema(script):
 
 
 def test_json_of_a_clean_script(script):
-    status, text = report(script, "json", "clean")
-    said = json.loads(text)
-    validator().validate(said)
-    assert status == 0 and said == {
-        "version": 1, "ok": True, "launches": 0, "failure": "", "findings": [], "warnings": [],
-    }  # fmt: skip
+    for how, status, launches in (("clean", 0, 1), ("idle", 4, 0)):
+        expected = {
+            "version": 1, "ok": True, "launches": launches, "failure": "", "findings": [], "warnings": [],
+        }  # fmt: skip
+        validator().validate(expected)
+        assert report(script, "json", how) == (status, json.dumps(expected, indent=2) + "\n")
+
+
+def test_formats_say_that_nothing_was_launched(script):
+    said = "no launch was made, so nothing was checked"
+    assert report(script, "github", "clean") == (0, "\n")
+    assert report(script, "github", "idle") == (4, f"::error title=No launch::{said}\n")
+    _, text = report(script, "sarif", "clean")
+    assert json.loads(text)["runs"][0]["invocations"] == [{"executionSuccessful": True}]
+    _, text = report(script, "sarif", "idle")
+    (invocation,) = json.loads(text)["runs"][0]["invocations"]
+    assert not invocation["executionSuccessful"]
+    assert [n["message"]["text"] for n in invocation["toolExecutionNotifications"]] == [said]
 
 
 def test_the_schema_names_every_property():
@@ -195,7 +209,9 @@ def test_annotations_of_github(script):
 
 
 def test_annotations_escape_what_commands_end_with():
-    result = CheckResult(findings=[Finding.of(tc.Race("a: 5%, b\r\nc", Loc("/x:1,%/a.py", 3)), "k")])
+    result = CheckResult(
+        findings=[Finding.of(tc.Race("a: 5%, b\r\nc", Loc("/x:1,%/a.py", 3)), "k")], launches=1
+    )
     assert formats.github(result) == (
         "::error file=/x%3A1%2C%25/a.py,line=3,title=Race in kernel k::a: 5%25, b%0D%0Ac"
     )
@@ -272,9 +288,9 @@ def test_the_standard_output_has_the_report_alone(script, form):
 
 
 def test_a_report_in_a_file_leaves_the_standard_output_as_it_is(script, capsys):
-    assert report(script, "text", "clean") == (0, "no launches checked: no findings, no warnings\n")
+    assert report(script, "text", "clean") == (0, "1 launch checked: no findings, no warnings\n")
     out = capsys.readouterr().out
-    assert "printed\n" in out and out.endswith("no launches checked: no findings, no warnings\n")
+    assert "printed\n" in out and out.endswith("1 launch checked: no findings, no warnings\n")
 
 
 def test_json_has_an_option_of_its_own(script, capsys):

@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.findings import CheckResult
+from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.runtime.devices import by_rank
@@ -41,9 +42,13 @@ class Check:
         return result
 
     def _run(self, result: CheckResult, runtime: Sequence[Any], constants: dict[str, Any]) -> None:
-        kernel, emulator = self.emulator.kernel, self.emulator
+        kernel, emulator, session = self.emulator.kernel, self.emulator, current_session()
+        if session is not None and emulator.order is None:
+            emulator = replace(emulator, order=session.order)
         chosen = emulator.compiled(runtime, constants)
         launch = lambda: emulator.launch(self.config, runtime, chosen)
         result.report = result.collect(kernel.__name__, launch)
         named = by_rank(kernel.runtime_names, runtime)
         result.arguments = {name: value for name, value in named if hasattr(value, "shape")}
+        if session is not None:
+            session.note(result)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.checking.findings import Finding
+from tensorcore_dsl.checking.findings import CheckResult, Finding
 from tensorcore_dsl.checking.narration import base_text
+from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.errors import EmulationError
 
 
@@ -117,6 +118,18 @@ class Exploration:
         return "\n".join(lines)
 
     __repr__ = __str__  # shown by a failed assertion
+
+    def noted(self, launches: int = 1) -> Exploration:
+        """Count the launches of this exploration in the current session of checks; returns it."""
+        session = current_session()
+        if session is not None:
+            error = self.error or (None if self.ok else EmulationError(str(self)))
+            findings = []
+            if error is not None:
+                kernel = error.loc.chain()[-1].function if error.loc is not None else ""
+                findings = [Finding.of(error, kernel or self.kernel)]
+            session.note(CheckResult(findings, launches=launches))
+        return self
 
     def json(self) -> str:
         """{"ok", "orders", "order", "error", "differences", "switches"}, indented."""

@@ -14,6 +14,7 @@ import numpy as np
 from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.exploration import Difference, Exploration, difference
 from tensorcore_dsl.checking.narration import switch_texts
+from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.checking.variations import one_switch, variations
 from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
@@ -47,9 +48,11 @@ class Explorer:
         """Emulate the orders, on copies of the arrays."""
         kernel, args, named = self.emulator.kernel.with_peers(args, named)
         runtime, constants = kernel.split(args, named)
-        emulator = replace(self.emulator, kernel=kernel)
+        emulator, session = replace(self.emulator, kernel=kernel), current_session()
+        if session is not None and session.collect:
+            emulator = replace(emulator, checks=session.checks)
         with on_host(runtime) as arrays:
-            return _Search(emulator, config, arrays, constants).explore(self.n)
+            return _Search(emulator, config, arrays, constants).explore(self.n).noted()
 
 
 @dataclass

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorcore_dsl.errors import (
@@ -255,6 +255,8 @@ class CheckResult:
 
     def summary(self) -> str:
         """One line: `2 launches checked: 1 finding, no warnings`."""
+        if not self.launches:
+            return "no launch was made, so nothing was checked"
         counts = len(self.findings), len(self.warnings)
         findings, warned = (_count(n, what) for n, what in zip(counts, ("finding", "warning")))
         return f"{_count(self.launches, 'launch')} checked: {findings}, {warned}"
@@ -290,6 +292,14 @@ class CheckResult:
         except EmulationError as error:
             _add(self.findings, Finding.of(error, kernel, None, self.launches))
             return None
+
+    def add(self, result: CheckResult) -> None:
+        """Append the launches of another result, with their findings and warnings."""
+        pairs = (self.findings, result.findings), (self.warnings, result.warnings)
+        for known, new in pairs:
+            for finding in new:
+                _add(known, replace(finding, launch=self.launches + finding.launch))
+        self.launches += result.launches
 
     @contextmanager
     def _warnings(self, kernel: str) -> Iterator[None]:

@@ -38,6 +38,8 @@ def github(result: CheckResult) -> str:
         lines.append(f"::{finding.severity} {named}::{_escaped(finding.message)}")
     if result.failure:
         lines.append(f"::error title=The script failed::{_escaped(result.failure)}")
+    elif not result.launches:
+        lines.append(f"::error title=No launch::{result.summary()}")
     return "\n".join(lines)
 
 
@@ -53,9 +55,13 @@ def sarif(result: CheckResult) -> str:
     findings = [*result.findings, *result.warnings]
     classes = {finding.kind: type(finding.error) for finding in findings}
     kinds = list(classes)
-    invocation: dict[str, Any] = {"executionSuccessful": not result.failure}
+    invocation: dict[str, Any] = {"executionSuccessful": not result.failure and result.launches > 0}
+    text = ""
     if result.failure:
         text = f"the script failed: {result.failure}"
+    elif not result.launches:
+        text = result.summary()
+    if text:
         invocation["toolExecutionNotifications"] = [{"level": "error", "message": {"text": text}}]
     run = {
         "tool": {"driver": {"name": PROGRAM, "rules": [_rule(*item) for item in classes.items()]}},

@@ -20,7 +20,7 @@ import numpy as np
 
 from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.exploration import Exploration, difference
-from tensorcore_dsl.checking.session import Session, launching_in
+from tensorcore_dsl.checking.session import Session, current_session, launching_in
 from tensorcore_dsl.checking.variations import check_count
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter import Report
@@ -172,15 +172,24 @@ def _explore(
     function: Callable[..., Any], n: int, arch: str | None, checks: bool | None, /, *args: Any, **named: Any
 ) -> Exploration:
     exploration = Exploration(getattr(function, "__name__", repr(function)), 1, launches=True)
-    recording = _Recording(checks)
+    session = current_session()
+    recording = _Recording(session.checks if session is not None and session.collect else checks)
+    first_run = lambda: function(*copied(args), **dict(zip(named, copied([*named.values()]), strict=True)))
+    _try_orders(exploration, recording, first_run, n, arch)
+    return exploration.noted(sum(len(group.launches) for group in recording.groups))
+
+
+def _try_orders(
+    exploration: Exploration, recording: _Recording, first_run: Callable[[], Any], n: int, arch: str | None
+) -> None:
     try:
         with launching_in(recording, arch):
-            function(*copied(args), **dict(zip(named, copied([*named.values()]), strict=True)))
+            first_run()
     except DebuggerQuit:
         raise
     except EmulationError as error:
         exploration.error = error
-        return exploration
+        return
     groups = [group for group in recording.groups if len(group.launches) > 1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RaceWarning)  # the first run has said it
@@ -189,8 +198,7 @@ def _explore(
             for group in groups:
                 group.attempt(seed, exploration)
                 if not exploration.ok:
-                    return exploration
-    return exploration
+                    return
 
 
 def _copies(arguments: Sequence[Any]) -> list[Any]:

@@ -16,7 +16,9 @@ from tensorcore_dsl.checking.formats import FORMATS
 from tensorcore_dsl.checking.session import Stopped, checking
 from tensorcore_dsl.errors import ArgumentError
 
-CLEAN, FINDINGS, USAGE, FAILED = range(4)  # exit statuses of `check`; argparse has 2 for wrong usage
+CLEAN, FINDINGS, USAGE, FAILED, NO_LAUNCH = range(
+    5
+)  # exit statuses of `check`; argparse has 2 for wrong usage
 
 
 def check_script(
@@ -33,7 +35,8 @@ def check_script(
     form: a key of `FORMATS`. output: the file that the report is written to; None for the standard
     output, which then has the report alone unless it is text. body: runs instead of the script, and
     returns what made it fail, "" for nothing. options: arch, first, order, of
-    `checking`. Returns CLEAN, FINDINGS, or FAILED if the script fails by itself without findings.
+    `checking`. Returns CLEAN, FINDINGS, FAILED if the script fails by itself without findings, or
+    NO_LAUNCH if it makes no launch.
     """
     body = body or partial(run, source_of(script), script, arguments)
     alone = form != "text" and output is None
@@ -47,7 +50,9 @@ def check_script(
     elif alone:
         _print(FORMATS[form](result), sys.stdout)
     _print(str(result), sys.stderr if alone else sys.stdout)
-    return FINDINGS if not result.ok else FAILED if failure else CLEAN
+    if not result.ok:
+        return FINDINGS
+    return FAILED if failure else CLEAN if result.launches else NO_LAUNCH
 
 
 def run(source: types.CodeType, script: str, arguments: Sequence[str]) -> str:

@@ -43,6 +43,18 @@ class Session:
             raise Stopped
         return Report() if report is None else report
 
+    def note(self, result: CheckResult) -> None:
+        """Count the launches and findings of a call that returns its findings, as `kernel.check` does.
+
+        Only a session that collects findings does so. A test asserts the result by itself.
+        """
+        if not self.collect:
+            return
+        with self._lock:
+            self.result.add(result)
+        if self.first and not result.ok:
+            raise Stopped
+
 
 AnySession = TypeVar("AnySession", bound="Session")
 _sessions: list[Session] = []  # of this process, for all of its threads; the last one counts
