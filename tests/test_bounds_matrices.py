@@ -220,8 +220,9 @@ def overlapping_blocks(bad: tc.Const):
 )
 def rows_apart(bad: tc.Const):
     mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
-    a, b = filled(64, 64)[0], filled(*((16, 72) if bad else (8, 16, 8)), swizzle=0)[0]
-    multiply(mma, tc.wgmma_descriptor(a[:, :16]), plain(b, 128, 256), trans_b=1)
+    a, b = filled(64, 64)[0], filled(*((16, 72) if bad else (8, 2, 72)), swizzle=0)[0]
+    leading, stride = (128, 256) if bad else (144, 288)  # core matrices of 128 bytes, 16 bytes apart
+    multiply(mma, tc.wgmma_descriptor(a[:, :16]), plain(b, leading, stride), trans_b=1)
 
 
 # -- boxes of tensor copies -------------------------------------------------------------------------

@@ -33,7 +33,7 @@ FIELDS = {
 }
 # fmt: on
 CHUNK = 16  # bytes
-CORE = 128  # bytes of a core matrix, which a row of a tile may hold
+CORE = 128  # bytes of a core matrix, which lie side by side without a swizzle
 MAX_HELD = 1 << 25  # bytes of cached addresses of descriptors
 DESCRIPTOR_SWIZZLES = (0, 128, 64, 32)  # width in bytes; the index is the code in the descriptor
 
@@ -282,7 +282,8 @@ class SharedTiles:
                 f"next; it points into {place}, where these are {tile.plane}"
             )
         plain, pitch = not tile.swizzle and not descriptor.swizzle, tile.pitch
-        if plain and pitch % CORE and pitch != CHUNK and 0 < pitch < last - first:
+        cores = chunks.reshape(lines // 8, 8, -1)[:, 0] - tile.start
+        if plain and pitch % CORE and pitch != CHUNK and (cores % pitch + CORE > pitch).any():
             raise EmulationError(
                 f"{what} has no swizzle and reads rows of {CHUNK} bytes side by side; it points into {place}, "
                 f"whose rows are {pitch} bytes apart"
