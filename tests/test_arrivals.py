@@ -161,6 +161,13 @@ def test_targets(modifiers, requires, version, drop):
     assert requires in str(instr.requires) and instr.version == version
 
 
+@pytest.mark.parametrize("wait", ["try_wait", "test_wait"])
+def test_waits_have_the_scope_that_they_name(wait):
+    for sem, scope in ("", "cta"), (".acquire.cta", "cta"), (".acquire.cluster", "cluster"):
+        instr = isa.instruction(f"mbarrier.{wait}.parity{sem}.shared::cta.b64")
+        assert (instr.scope, instr.acquires) == (scope, True)
+
+
 def test_sm_80_counts_without_an_end():
     """There a count needs `.noComplete`."""
     with pytest.raises(ArchError):

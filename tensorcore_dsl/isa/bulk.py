@@ -311,7 +311,7 @@ MBARRIERS = [
     row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=BARRIER, access=OWN, requires="80", ptx="7.8"),
     row("mbarrier.{op}{sem}.{s}.b64",                   "bar:[u32], bytes:u32",                 BAR, count_bytes,   op="expect_tx complete_tx", sem="- .relaxed.cta .relaxed.cluster", s="shared::cta shared::cluster", effects=BARRIER, access="sync bar {s} 8 relaxed.cta{sem}", requires="90", ptx="8.0"),
     row("cp.async.mbarrier.arrive{noinc}.shared::cta.b64", "bar:[u32]",                         BAR, arrive_behind_copies, noinc="- .noinc", effects=BARRIER, access=ARRIVE, requires="80", ptx="7.8"),
-    *[row("mbarrier.{op}.parity{sem}.shared::cta.b64",  "p:pred = bar:[u32], parity:u32",       BAR, _execute,      op=_op, sem=_sem, effects=_effects, access=OBSERVE, requires=_sm, ptx=_ptx)
+    *[row("mbarrier.{op}.parity{sem}.shared::cta.b64",  "p:pred = bar:[u32], parity:u32",       BAR, _execute,      op=_op, sem=_sem, effects=_effects, access=OBSERVE + "{sem}", requires=_sm, ptx=_ptx)
       for _op, _execute, _effects, _least in (("try_wait", wait, WAIT, "90"), ("test_wait", test, BARRIER, "80"))
       for _sem, _sm, _ptx in (("-", _least, "7.8"), (".acquire.cta", _least, "8.0"), (".acquire.cluster", "90", "8.0"))],
     *[row("mbarrier.{op}{kind}{sem}.{s}.b64",           "bar:[u32], count:u32",                 BAR, arrive,        kind=NO_COMPLETE, op="arrive arrive_drop", sem=_sem, s="shared::cta", effects=BARRIER, access=ARRIVE, requires="80", ptx=_ptx, template="!mbarrier.{op}{kind}{sem}.{s}.b64 _, {bar}, {count}")
