@@ -32,7 +32,9 @@ def hand_on(out: tc.Array, arrival: tc.Const, fence: tc.Const = ""):
 
 
 @tc.kernel
-def across(data: tc.Array, out: tc.Array, fence: tc.Const, arrival: tc.Const = ".relaxed.cluster"):
+def across(
+    data: tc.Array, out: tc.Array, fence: tc.Const, arrival: tc.Const = ".relaxed.cluster", sem: tc.Const = ""
+):
     """CTA 1 of a cluster writes to global memory and arrives at the mbarrier of CTA 0."""
     tc.cluster_size(2)
     bar, rank = tc.mbarriers(1)[0], tc.cluster_rank()
@@ -47,7 +49,7 @@ def across(data: tc.Array, out: tc.Array, fence: tc.Const, arrival: tc.Const = "
                 tc.emit(fence)
             tc.emit(f"mbarrier.arrive{arrival}.shared::cluster.b64", bar.remote(0))
         else:
-            while not tc.emit("mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64", bar, 0):
+            while not tc.emit(f"mbarrier.try_wait.parity{sem}.shared::cta.b64", bar, 0):
                 pass
             out[0] = data[0]
     tc.cluster_sync()
@@ -79,17 +81,20 @@ def run(kernel, *constants, block=64):
     return out
 
 
-@pytest.mark.parametrize("arrival, orders", [("", True), (".release.cluster", True), (".release.cta", False)])
-def test_a_release_must_reach_the_cta_that_waits(arrival, orders):
-    """Of cta scope it does not; an arrival without a scope counts as one of cluster scope."""
+@pytest.mark.parametrize("sem, acquires", [("", True), (".acquire.cluster", True), (".acquire.cta", False)])
+@pytest.mark.parametrize(
+    "arrival, releases", [("", True), (".release.cluster", True), (".release.cta", False)]
+)
+def test_arrival_and_wait_must_reach_each_other(arrival, releases, sem, acquires):
+    """Those of cta scope do not; those without a scope count as of cluster scope."""
     data, out = np.zeros((2, 1), np.int32)
     launch = across.emulator("sm_90a")[2, 32]
-    if orders:
-        launch(data, out, "", arrival)
+    if releases and acquires:
+        launch(data, out, "", arrival, sem)
         assert out[0] == 5
     else:
-        with pytest.raises(Race, match="or an mbarrier, by an arrival of cluster scope"):
-            launch(data, out, "", arrival)
+        with pytest.raises(Race, match="or an mbarrier, by an arrival and a wait of cluster scope"):
+            launch(data, out, "", arrival, sem)
 
 
 # -- relaxed ---------------------------------------------------------------------------------------

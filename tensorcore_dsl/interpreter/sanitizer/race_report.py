@@ -295,7 +295,7 @@ class Finding:
                 end = "; or let each thread write an element of its own"
         if block != other and not self._many and block // races.peers == other // races.peers:
             barrier = advice.CLUSTER_BARRIER
-            meets = f"{barrier}, or an mbarrier, by an arrival of cluster scope"
+            meets = f"{barrier}, or an mbarrier, by an arrival and a wait of cluster scope"
             return f"the cluster must meet between the two ({meets}){end}"
         if abroad:
             return (

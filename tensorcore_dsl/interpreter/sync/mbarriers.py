@@ -60,6 +60,8 @@ from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
+REMOTE = 1 << 40  # in the number of a barrier, for what threads of other CTAs hand on
+
 
 class Mbarriers(EagerDict):
     """The mbarriers of a chunk of CTAs.
@@ -215,6 +217,10 @@ class Mbarriers(EagerDict):
         if detector is not None and (go & chunk.mask).any():
             units, phases = self.phases(addresses, go & chunk.mask)
             detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
+            instr = chunk.instruction(chunk.at_step)
+            narrow = instr is not None and ".acquire.cta." in instr.mnemonic
+            if self.clusters.size > 1 and not narrow:  # libraries that mean the cluster leave the scope out
+                detector.acquire(PHASES, go & chunk.mask, units | REMOTE, phases - 1)
         return go
 
     def phases(self, addresses: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -253,9 +259,11 @@ class Mbarriers(EagerDict):
             weak = mask
         elif instr is not None and ".release.cta." in instr.mnemonic:
             weak = abroad  # libraries that mean the cluster leave the scope out
-        for threads, release in ((mask & ~weak, detector.release), (weak, detector.release_fenced)):
+        messages = np.where(abroad, units | REMOTE, units)
+        # `count` takes the arrivals for as late as the last release.
+        for threads, release in ((weak, detector.release_fenced), (mask & ~weak, detector.release)):
             if threads.any():
-                release(PHASES, threads, units, phases)
+                release(PHASES, threads, messages, phases)
         # A thread of another CTA may know by a peer's bytes that the phase before is over.
         asked = mask & ~abroad
         detector.count(
