@@ -360,6 +360,24 @@ def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
     out[tc.threadIdx.x] = tile[0, tc.lane_id()]
 
 
+@tc.kernel(threads=64)
+def handed_on(x: tc.Array, out: tc.Array, bug: tc.Const):
+    """Warp 0 stores and arrives; warp 1 waits and loads."""
+    tile, bar = tc.shared(32, tc.s32), tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(32)
+    tc.barrier()
+    if tc.warp_id() == 0:
+        tile[tc.lane_id()] = x[tc.lane_id()]
+        bar.arrive()
+    else:
+        if bug:
+            tc.emit("mbarrier.try_wait.parity.shared::cta.b64", bar.accessed(), 0)
+        else:
+            bar.wait(0)
+        out[tc.lane_id()] = tile[tc.lane_id()]
+
+
 @pytest.mark.parametrize("asks", ["test", "wait"])
 def test_bulk_copies_are_late_in_some_orders(asks):
     x, out = np.arange(32, dtype=np.int32).reshape(1, 32), np.zeros(64, np.int32)
@@ -382,6 +400,16 @@ def test_a_wait_whose_answer_nothing_reads_ends_early():
     with pytest.raises(tc.errors.Uninitialised, match="in flight: nobody has waited") as raised:
         asked_once.emulator("sm_90a")[1, 64](x, out, "wait", 2)
     assert "tile[0, tc.lane_id()]" in raised.value.loc.excerpt()
+
+
+@pytest.mark.parametrize("order", [None, "up", "down", 2])
+def test_a_wait_whose_answer_nothing_reads_orders_nothing(order):
+    """It may end before the arrivals have come."""
+    x, out = np.arange(32, dtype=np.int32), np.zeros(32, np.int32)
+    handed_on.emulator("sm_90a", order=order)[1, 64](x, out, 0)
+    assert (out == x).all()
+    with pytest.raises(tc.errors.Race, match="mbarrier.try_wait at line"):
+        handed_on.emulator("sm_90a", order=order)[1, 64](x, out, 1)
 
 
 def test_the_elected_lane_is_another_in_some_orders():

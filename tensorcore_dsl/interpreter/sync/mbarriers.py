@@ -194,7 +194,7 @@ class Mbarriers(EagerDict):
         chunk.reads += 1
         go, self.early = np.zeros((2, chunk.threads), np.bool_)
         addresses, parities = words(bar, chunk.threads), words(parity, chunk.threads)
-        tell_race = self._note(addresses, chunk.mask)
+        tell_race, unheard = self._note(addresses, chunk.mask), chunk.at_step in chunk.program.unheard
         status = ask_all(
             addresses,
             parities,
@@ -203,7 +203,7 @@ class Mbarriers(EagerDict):
             self.state,
             go,
             self.asks_for,
-            chunk.unusual or chunk.at_step in chunk.program.unheard,
+            chunk.unusual or unheard,
             self.early,
         )
         if status > 1:
@@ -214,7 +214,9 @@ class Mbarriers(EagerDict):
         if status:
             self.sanitizer.in_flight.settle(self.index, self.state[..., SEEN])
             self.settle()
-        if detector is not None and (go & chunk.mask).any():
+        if detector is not None and unheard:
+            detector.mark(go & chunk.mask)  # the wait may end before the phase does
+        elif detector is not None and (go & chunk.mask).any():
             units, phases = self.phases(addresses, go & chunk.mask)
             detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
             instr = chunk.instruction(chunk.at_step)
