@@ -354,7 +354,7 @@ def make_map(maps: tc.Array, x: tc.Array, flag: tc.Array, trigger: tc.Const = Tr
         tc.griddep_launch_dependents()
     if tc.threadIdx.x == 0:
         place = maps.at(0, 0, 0).address
-        map_kernels.describe(place, "global", x, (8, 32), 0, 7)
+        map_kernels.describe(place, "global", x, (8, 32), 0, 7, 0)
         tc.emit("fence.proxy.tensormap::generic.release.gpu")
         tc.emit("st.release.gpu.global.b32", flag.at(0), 1)
 
