@@ -372,6 +372,69 @@ def test_errors_are_at_the_line_of_cuda(cuda):
     cuda.no_barrier.emulator(checks=False)[1, 64](floats(64), np.zeros(64, np.float32))
 
 
+ENDLESS = {
+    "an atomic": """
+L: atom.global.add.u32 %r1, [%rd1], 0;
+   setp.lt.s32 %p1, %r1, 5;
+   @%p1 bra L;
+""",
+    "a volatile load": """
+L: ld.volatile.global.u32 %r1, [%rd1];
+   cvt.s64.s32 %rd3, %r1;
+   setp.lt.s64 %p1, %rd3, 5;
+   @%p1 bra L;
+""",
+    "a branch out": """
+L: atom.global.add.u32 %r1, [%rd1], 0;
+   setp.lt.s32 %p1, %r1, 5;
+   not.pred %p2, %p1;
+   @%p2 bra E;
+   bra L;
+E:
+""",
+    "a branch around one": """
+L: atom.global.add.u32 %r1, [%rd1], 0;
+   setp.lt.s32 %p1, %r1, 5;
+   setp.eq.s32 %p2, %r1, 7;
+   @%p2 bra M;
+   add.s32 %r2, %r1, 1;
+M: @%p1 bra N;
+   bra E;
+N: bra L;
+E:
+""",
+    "a return": """
+L: atom.global.add.u32 %r1, [%rd1], 0;
+   setp.lt.s32 %p1, %r1, 5;
+   @!%p1 ret;
+   bra L;
+""",
+}
+
+
+@pytest.mark.parametrize("how", ENDLESS)
+def test_what_an_endless_loop_polls(how):
+    """The comparison that leaves the loop is named, and no other one; so is the line of the loop's
+    first statement, which compilers write behind the label."""
+    loop = ENDLESS[how].replace("L:", "L:\n.loc 1 7 3\n")
+    body = f".loc 1 6 3\nld.param.u64 %rd1, [x];{loop}ret;"
+    k = module(body, before='.file 1 "loop.cu"')["k"]
+    with pytest.raises(tc.Deadlock) as error:
+        k[1, 32](np.zeros(1, np.int32))
+    text = str(error.value)
+    assert "in the loop at loop.cu:7, " in text and "polls x[0]: 0\n" in text
+    kind = "s64" if "load" in how else "s32"
+    assert [line.strip() for line in text.splitlines() if "decides" in line] == [
+        f"decides by setp.lt.{kind}(0, 5) = True"
+    ]
+
+
+def test_an_endless_loop_that_polls_nothing():
+    k = module("ld.param.u64 %rd1, [x]; ld.global.u32 %r1, [%rd1];\nL: bra L;")["k"]
+    with pytest.raises(tc.Deadlock, match="no word of memory decides(.|\n)* load a word once, before the loop"):
+        k[1, 32](np.zeros(1, np.int32))
+
+
 # -- what is read, and what is refused -----------------------------------------------------------------
 
 

@@ -89,6 +89,7 @@ class Loop(EagerDict):
         if self.counted:
             return []
         asked = {n.condition for n in self._nodes if isinstance(n, (nodes.While, nodes.If))}
+        asked |= self._compared(n.condition for n in self._branches if n.condition is not None)
         deciding = self._closure(value for value in asked if isinstance(value, nodes.Value))
         return [
             op
@@ -96,6 +97,33 @@ class Loop(EagerDict):
             if isinstance(op, nodes.Op) and not deciding.isdisjoint(op.results)
             if op.instr.uses_mbarrier or Effect.LOAD in op.instr.effects or asked & {*op.results}
         ]
+
+    @cached_property
+    def _branches(self) -> list[nodes.Goto]:
+        """The branches of PTX that leave the loop, repeat it, or skip one that does either."""
+        labels = {node.name: at for at, node in enumerate(self._nodes) if isinstance(node, nodes.Label)}
+        leaving = [
+            at
+            for at, node in enumerate(self._nodes)
+            if (isinstance(node, nodes.Goto) and node.target not in labels) or isinstance(node, nodes.Jump)
+        ]
+        return [
+            node
+            for at, node in enumerate(self._nodes)
+            if isinstance(node, nodes.Goto)
+            if at in leaving or any(at < place < labels[node.target] for place in leaving)
+        ]
+
+    def _compared(self, conditions: Iterable[nodes.Value]) -> set[nodes.Value]:
+        """The predicates that conditions combine, or are the opposite of."""
+        logic = {
+            value: set(nodes.reads(node))
+            for node in self._nodes
+            if isinstance(node, nodes.Op) and not node.instr.effects and nodes.reads(node)
+            if all(value.type.dtype.name == "pred" for value in nodes.reads(node))
+            for value in node.results
+        }
+        return _closure(conditions, logic) - logic.keys()
 
     @cached_property
     def equalities(self) -> list[nodes.Op]:

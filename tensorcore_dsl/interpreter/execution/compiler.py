@@ -532,7 +532,9 @@ class _Compiler:
         if node.name in self.backward:
             end = self.backward[node.name]
             body = nodes.Block(self.program.kernel.body.nodes[self._index(node) + 1 : end])
-            self._enter(nodes.While(body, nodes.Const(True, dtypes.pred), nodes.Block([]), node.loc))
+            # A label has no line of the source; what it stands before has.
+            loc = next((n.loc for n in body if not isinstance(n, nodes.Label)), node.loc)
+            self._enter(nodes.While(body, nodes.Const(True, dtypes.pred), nodes.Block([]), loc))
 
     def _goto(self, node: nodes.Goto) -> None:
         if node.condition is not None:
