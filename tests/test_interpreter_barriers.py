@@ -193,6 +193,20 @@ class TestMistakes:
         with pytest.raises(EmulationError, match="thread 0 of block 0 arrives a second time"):
             b.run(block=96)
 
+    def test_more_warps_than_are_expected(self):
+        """The report counts them, and names a thread that is one too many."""
+        b = Builder()
+        with b.when(b.op(LESS, b.op(WARP_ID), 4)) as others:
+            b.op(SYNC, 0)
+            with b.inside(others):
+                b.op(SYNC_COUNT, 1, 160)
+        with pytest.raises(
+            EmulationError,
+            match=r"barrier 1: 256 threads arrive, and 160 are expected: thread 288 of block 0 is one too "
+            r"many; expect 256 if all are to meet, as in `tc.barrier\(1, 256\)`, or give each group of 160",
+        ):
+            b.run(block=384)
+
     def test_a_deadlock_lists_who_waits_where(self):
         b = Builder()
         with b.when(b.op(LESS, b.op(WARP_ID), 2)) as others:

@@ -139,6 +139,8 @@ class NamedBarriers:
 
     def _refuse(self, wrong: int, barrier: np.ndarray, counts: np.ndarray) -> NoReturn:
         code, thread = wrong >> 32, wrong & 0xFFFFFFFF
+        if code == OVERRUN:
+            raise EmulationError(self._overrun(thread // 32))
         which, count = int(np.broadcast_to(barrier, counts.shape)[thread]), int(counts[thread])
         who = self.chunk.describe(thread)
         raise EmulationError(
@@ -148,9 +150,23 @@ class NamedBarriers:
                 f"of at most {self.full} ({who})",
                 MISMATCH: f"barrier {which}: {who} expects {count or 'all'} threads, those before it "
                 "expected another number",
-                OVERRUN: f"barrier {which}: more threads arrive than were expected ({who})",
                 TWICE: f"barrier {which}: {who} arrives a second time before the barrier completes",
             }[code]
+        )
+
+    def _overrun(self, warp: int) -> str:
+        """Describe the barrier where more arrive than are expected, with `warp` the first too many."""
+        cta = warp * 32 // self.chunk.group
+        goals = self.expected[cta]
+        which = int(np.argmax((goals > 0) & (self.arrived[cta] > goals)))
+        wanted, first = int(goals[which]), cta * self.chunk.group // 32
+        near = slice(first, first + self.full // 32)
+        came = 32 * int(((self.lanes[near, which] > 0) | self.counted[near, which]).sum())
+        thread = warp * 32 + int(np.argmax(self.chunk.alive[warp * 32 : warp * 32 + 32]))
+        return (
+            f"barrier {which}: {came} threads arrive, and {wanted} are expected: "
+            f"{self.chunk.describe(thread)} is one too many; expect {came} if all are to meet, as "
+            f"in `tc.barrier({which}, {came})`, or give each group of {wanted} a barrier of its own"
         )
 
 
@@ -214,7 +230,8 @@ def _arrive(
 @compiled
 def _settle(cta: int, which: int, alive: Any, state: Any, group: int, full: int) -> int:
     """Count the warps whose threads have all arrived; complete the barrier when all warps have."""
-    exited, elsewhere = 0, False
+    exited, elsewhere, expected = 0, False, state.expected[cta, which]
+    goal = full if expected == -1 else expected
     for warp in range(cta * group // 32, (cta * group + full) // 32):
         living, stuck = np.uint32(0), True
         for lane in range(32):
@@ -229,15 +246,13 @@ def _settle(cta: int, which: int, alive: Any, state: Any, group: int, full: int)
             state.lanes[warp, which] = 0
             state.arrived[cta, which] += 32
             state.counted[warp, which] = True
+            if state.arrived[cta, which] > goal:
+                return error_at(OVERRUN, warp * 32)
         if living != 0 and not stuck:
             elsewhere = True
-    goal, here = state.expected[cta, which], state.arrived[cta, which]
-    if goal == -1 or not elsewhere:
+    here = state.arrived[cta, which]
+    if expected == -1 or not elsewhere:
         here += exited
-    if goal == -1:
-        goal = full
-    if state.arrived[cta, which] > goal:
-        return error_at(OVERRUN, cta * group)
     if here >= goal:
         for thread in range(cta * group, (cta + 1) * group):
             if state.waits_at[thread] == which and state.waits_for[thread] == state.phase[cta, which]:
