@@ -431,7 +431,9 @@ def test_what_an_endless_loop_polls(how):
 
 def test_an_endless_loop_that_polls_nothing():
     k = module("ld.param.u64 %rd1, [x]; ld.global.u32 %r1, [%rd1];\nL: bra L;")["k"]
-    with pytest.raises(tc.Deadlock, match="no word of memory decides(.|\n)* load a word once, before the loop"):
+    with pytest.raises(
+        tc.Deadlock, match="no word of memory decides(.|\n)* load a word once, before the loop"
+    ):
         k[1, 32](np.zeros(1, np.int32))
 
 

@@ -202,7 +202,7 @@ class HangReport:
         if not loop.conditions and not loop.counted:
             lines.append("no word of memory decides whether it ends")
             if loop.kernel.foreign:
-                lines.append("compilers may load a word once, before the loop: volatile and atomic loads stay")
+                lines.append("a compiler may load a word once, before the loop, unless by a volatile load")
         return [f"    {line}" for line in lines]
 
     def _value(self, op: nodes.Op, thread: int) -> str:
