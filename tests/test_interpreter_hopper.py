@@ -492,6 +492,15 @@ def initialised(every: tc.Const):
         bar.init(1)
 
 
+@tc.kernel
+def announced():
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+    tc.barrier()
+    bar.arrive_expect_tx(64)
+
+
 class TestBarriers:
     def test_counts_and_parities(self):
         out = np.zeros(64, np.int32)
@@ -503,7 +512,7 @@ class TestBarriers:
         ("no arrivals", EmulationError, "is to expect 0 arrivals; 1 to 1048575 are allowed"),
         ("twice", EmulationError, "initialised a second time"),
         ("overlap", Uninitialised, "byte 0x0 belongs to bar .initialised"),
-        ("too many", EmulationError, "arrives 3 times when 2 of 96 arrivals"),
+        ("too many", EmulationError, "arrives 3 times when 2 of 96 arrivals .* or let fewer"),
         ("parity", EmulationError, "waits for parity 32; parities are 0 and 1"),
         ("no barrier", Race, "thread 0 of block 0 .* wrote it at line .*init.*nothing orders"),
         ("gone", EmulationError, "bar is not initialised"),
@@ -512,6 +521,16 @@ class TestBarriers:
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
     def test_mistakes(self, mistake, error, words):
         caught(error, words, barriers, 1, 64, np.zeros(64, np.int32), mistake=mistake)
+
+    def test_bytes_that_each_thread_announces(self):
+        caught(
+            EmulationError,
+            r"thread 1 of block 0 arrives 1 times when 0 of 1 arrivals and 128 bytes are pending in phase 0: "
+            r"initialise it .*; one thread announces bytes, as under `if tc.elect\(\)` in one warp",
+            announced,
+            1,
+            64,
+        )
 
     def test_who_initialises_a_second_time(self):
         caught(

@@ -444,6 +444,9 @@ class Mbarriers(EagerDict):
                 f"together with the one behind it: phases pass faster than the waiter sees them"
             )
         new, owner = f"{self.label(at)} is", ""
+        advised = "initialise it with all arrivals of a phase, or let fewer threads arrive"
+        if pending == 0:  # the phase lasts until its bytes have come
+            advised += "; one thread announces bytes, as under `if tc.elect()` in one warp"
         if code == OCCUPIED:
             owner = self.sanitizer.in_flight.owner(cta, at)
         raise EmulationError(
@@ -451,7 +454,7 @@ class Mbarriers(EagerDict):
                 BAD_COUNT: f"{new} to expect {operand} arrivals; 1 to {MOST} are allowed",
                 OCCUPIED: f"{new} initialised where a copy is in flight: {owner}",
                 OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
-                f"and {missing} bytes are pending in phase {phase}",
+                f"and {missing} bytes are pending in phase {phase}: {advised}",
                 UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
                 f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
                 ENDED: f"{name}: {who} ends phase {phase}, with {operand} of {total} arrivals, by an "
