@@ -385,12 +385,61 @@ def test_tiles_that_are_a_box(constants):
     assert "cp.async.bulk.tensor" in load_box.ir(BF16, **constants, arch="sm_90a")
 
 
-@pytest.mark.parametrize("constants", [{"shape": (64, 32)}, {"shape": (32, 64), "strides": (1, 32)}])
-def test_a_tile_of_columns_has_either_order(constants):
-    assert "cp.async.bulk.tensor" in load_box.ir(COLUMNS, box=(32, 64), **constants, arch="sm_90a")
-    message = r"boxes of 32x64 bf16 \(in memory 64x32\) to dense tiles; a shared bf16 tile of 32x64"
-    with pytest.raises(OperandError, match=message):
-        load_box.ir(COLUMNS, box=(32, 64), shape=(32, 64), arch="sm_90a")
+@pytest.mark.parametrize("rows", [32, 64])
+def test_a_tile_of_columns_is_contiguous_as_the_array_is(rows):
+    box = rows, 64
+    for constants in (
+        {"shape": (64, rows), "view": lambda t: t.T},
+        {"shape": box, "strides": (1, rows)},
+        {"shape": (64, 1, rows), "view": lambda t: t[:, 0].T},
+    ):
+        assert "cp.async.bulk.tensor" in load_box.ir(COLUMNS, box=box, **constants, arch="sm_90a")
+    message = (
+        rf"boxes of {rows}x64 bf16 \(in memory 64x{rows}\) to dense tiles; .*, was given; "
+        rf"argument 'x' is contiguous along axis 0: give tile.T of a tile of 64x{rows}"
+    )
+    for shape in (box, box[::-1], (2, rows // 2, 64)):
+        with pytest.raises(OperandError, match=message):
+            load_box.ir(COLUMNS, box=box, shape=shape, arch="sm_90a")
+    with pytest.raises(OperandError, match="64x64 bf16 to dense tiles; a shared bf16 tile of 64x64"):
+        load_box.ir(BF16, view=lambda t: t.T, arch="sm_90a")
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("by_name", [False, True])
+def test_boxes_of_rows_and_of_columns_arrive_as_they_are(order, by_name):
+    @tc.kernel(threads=32)
+    def move(x: tc.Array, out: tc.Array, elements: tc.Array, transposed: tc.Const):
+        tile, bar = tc.shared((8, 8), x.dtype), tc.mbarriers(1)[0]
+        tile = tile.T if transposed else tile
+        source, target = tc.tensor_map(x, (8, 8)), tc.tensor_map(out, (8, 8))
+        if tc.threadIdx.x == 0:
+            bar.init(1)
+            tc.fence_mbarrier_init()
+            if by_name:
+                tc.copy_tile(tile, x, (8, 0), barrier=bar)
+            else:
+                bar.arrive_expect_tx(source.bytes)
+                tc.tma_load(tile, source, (8, 0), bar)
+        tc.barrier()
+        bar.wait(0)
+        if tc.threadIdx.x < 8:
+            for row in tc.static_range(8):
+                elements[row, tc.threadIdx.x] = tile[row, tc.threadIdx.x]
+        tc.fence_proxy_async()
+        tc.barrier()
+        if tc.threadIdx.x == 0:
+            tc.tma_store(target, (0, 8), tile)
+            tc.tma_store_commit()
+            tc.tma_store_wait(0)
+
+    x = np.asarray(np.arange(256, dtype=np.float32).reshape(16, 16), order=order)
+    out, elements = np.zeros_like(x), np.zeros((8, 8), np.float32)
+    move.emulator("sm_90a")[1, 32](x, out, elements, order == "F")
+    assert np.array_equal(elements, x[8:, :8])
+    assert np.array_equal(out[:8, 8:], x[8:, :8]) and np.count_nonzero(out) == 64
+    with pytest.raises(OperandError, match="the map copies boxes of 8x8"):
+        move.emulator("sm_90a")[1, 32](x, out, elements, order == "C")
 
 
 @refused(

@@ -75,7 +75,9 @@ def load_by_tma(operand: Operand, stage, origin, k0, full):
     for i in tc.static_range(operand.smem.shape[1]):
         line, k = (origin, k0 + i * WIDTH) if operand.k_major else (origin + i * WIDTH, k0)
         index = in_order(operand.axis, line, k)
-        tc.tma_load(operand.smem[stage, i], operand.map, index, full)
+        tile = operand.smem[stage, i]
+        tile = tile if operand.k_major != operand.axis else tile.T  # (row, k) or (k, column)
+        tc.tma_load(tile, operand.map, index, full)
 
 
 def load_by_threads(operand: Operand, stage, origin, k0):

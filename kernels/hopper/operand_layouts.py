@@ -82,6 +82,7 @@ class MNMajorTiles(OperandTiles):
             first = origin + box * rows
             first = tc.select(first < self.extent, first, 0)
             index = (*batch, *in_array_order(self.axis, first, k + part * depth))
+            target = target if self.axis else target.T  # (row, k) or (k, column)
             tc.tma_load(target, self.map, index, full, multicast=self.multicast.mask, pred=pred)
 
 

@@ -104,6 +104,7 @@ class OperandTiles:
             if self.at_edge is None:  # else the tile lies inside
                 first = tc.select(first < self.extent, first, 0)
             index = (*batch, *in_array_order(self.axis, first, k))
+            target = target.T if self.axis else target  # (row, k) or (k, column)
             tc.tma_load(target, self.map, index, full, multicast=self.multicast.mask, pred=pred)
 
 

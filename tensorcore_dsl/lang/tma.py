@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -118,8 +118,8 @@ def tensor_map(
     Parameters
     ----------
     array : Array
-        An argument of the kernel, no view of one. One axis, any of them, is contiguous; the other
-        strides and the address are multiples of 16 bytes.
+        An argument of the kernel, no view of one. One axis, any of them, is contiguous, and along
+        it the tiles are contiguous too; the other strides and the address are multiples of 16 bytes.
     box : sequence of int
         The shape of a copy, an extent for each axis in the order of the array, known at compile
         time.
@@ -270,7 +270,8 @@ def tma_load(
     Parameters
     ----------
     tile : Tile
-        Shared memory of the box's shape, element type and swizzle, dense and row-major.
+        Shared memory of the box's shape, element type and swizzle, dense, contiguous along the axis
+        along which the array is: row-major, or `tile.T` for a column-major array.
     source : TensorMap
         What `tensor_map` made.
     index : sequence of integers
@@ -353,7 +354,7 @@ def tma_store(
     index : sequence of integers
         The first element of the box, in the order of the array; what lies outside is not stored.
     tile : Tile
-        Shared memory of the box's shape, element type and swizzle, dense and row-major.
+        Shared memory of the box's shape, element type and swizzle, as of `tma_load`.
     reduce : str, optional
         "add", "min", "max", "inc", "dec", "and", "or" or "xor": combine with what is there,
         atomically.
@@ -543,27 +544,49 @@ def _check_tile(tile: Tile, tensor: TensorMap) -> None:
     if not isinstance(tile, Tile):
         raise OperandError(f"a tensor copy moves a shared tile, not {describe(tile)}")
     own_address(tile, "a tensor copy")
-    box = tuple(extent for extent in reversed(tensor.described.box) if extent != 1)
-    row_order = tensor.axes[0] == len(tensor.axes) - 1  # else a tile may have either order
-    order = sorted(range(tile.ndim), key=lambda axis: 0 if row_order else -tile.strides[axis])
-    kept = [axis for axis in order if tile.shape[axis] != 1]
-    shape, strides = (tuple(of[axis] for axis in kept) for of in (tile.shape, tile.strides))
+    memory = tensor.described.box[::-1]
+    box = tuple(extent for extent in memory if extent != 1)
+    order = sorted(range(tile.ndim), key=lambda axis: -tile.strides[axis])
+    shape = tuple(tile.shape[axis] for axis in order if tile.shape[axis] != 1)
     inner, parts = set(row_major(shape)), set(row_major(box))  # axes may be split or joined
     fits = prod(shape) == prod(box) and shape[-1:] == box[-1:]
     fits = fits and (inner <= parts or parts <= inner)
-    fits = fits and strides == row_major(shape) and tile.swizzle == tensor.swizzle
+    of_axes = dict(sorted(zip(tensor.axes, zip(memory[::-1], row_major(memory)[::-1]))))
+    in_order = _joined(zip(tile.shape, tile.strides)) == _joined(of_axes.values())
+    fits = fits and in_order and tile.swizzle == tensor.swizzle
     if not fits or not same_elements(tile.dtype, tensor.dtype):
         swizzle = f" with a {tensor.swizzle}-byte swizzle" if tensor.swizzle else ""
-        memory = "" if row_order else f" (in memory {'x'.join(map(str, box))})"
+        in_memory = cure = ""
+        if tensor.axes[0] != len(tensor.axes) - 1:
+            in_memory = f" (in memory {_times(memory)})"
+        if in_memory and not in_order:
+            strides = tuple(stride for _, stride in of_axes.values())
+            wanted = f"tile.T of a tile of {_times(memory)}" if len(memory) == 2 else f"the strides {strides}"
+            cure = f"; argument {tensor.array.name} is contiguous along axis {tensor.axes[0]}: give {wanted}"
         raise OperandError(
-            f"the map copies boxes of {'x'.join(map(str, tensor.box))} {tensor.dtype}{memory} to "
-            f"dense tiles{swizzle}; {tile.described}, strides {tuple(tile.strides)}, was given"
+            f"the map copies boxes of {_times(tensor.box)} {tensor.dtype}{in_memory} to dense "
+            f"tiles{swizzle}; {tile.described}, strides {tuple(tile.strides)}, was given{cure}"
         )
     if tile.swizzle and is_number(tile.offset) and tile.offset:
         raise OperandError(
             f"a tensor copy starts where the swizzle does, at a multiple of {tile.period} bytes; "
             f"the view starts {tile.offset} bytes behind one"
         )
+
+
+def _joined(axes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Extents and strides of axes, in order; neighbours that lie as one axis are joined."""
+    joined: list[tuple[int, int]] = []
+    for extent, stride in axes:
+        if joined and joined[-1][1] == extent * stride:
+            joined[-1] = joined[-1][0] * extent, stride
+        elif extent != 1:
+            joined.append((extent, stride))
+    return joined
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _check_barrier(barrier: Any) -> None:
