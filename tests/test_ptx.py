@@ -571,6 +571,25 @@ def test_text_that_is_no_ptx_has_a_line(text, message, line):
     assert refused.value.loc.line == line  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    "statement, message",
+    [
+        ("bar.snyc 0;", "no instruction 'bar.snyc': .snyc is not allowed"),
+        ("bar.sync %r9;", "bar.sync: %r9 is no register"),
+        ("call nowhere;", "nowhere"),
+        ("bra;", "bra: nothing is no label of k"),
+        ("call;", "call does not take these operands: none"),
+    ],
+)
+def test_errors_behind_loc_name_the_line_of_ptx_too(statement, message):
+    text = f'{HEADER}.file 1 "k.cu"\n.entry k() {{\n.loc 1 11 1\n{statement}\nret; }}\n'
+    with pytest.raises(tc.TensorCoreError) as refused:
+        _ = ptx.load(text)["k"]
+    first, *places = str(refused.value).splitlines()
+    line = 1 + text.splitlines().index(statement)
+    assert message in first and places == [f"  in PTX at <ptx>:{line}", "  at k.cu:11"]
+
+
 def test_tensor_maps_of_integers_have_no_nan_to_fill_with():
     with pytest.raises(tc.ArgumentError, match="nan_fill is of f16, bf16, f32 and f64; the array holds s32"):
         ptx.tensor_map(np.zeros((4, 4), np.int32), (4, 4), nan_fill=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple, NoReturn
 
-from tensorcore_dsl.errors import Loc, UnsupportedSyntax
+from tensorcore_dsl.errors import Loc, TensorCoreError, UnsupportedSyntax
 
 Item = tuple[Any, ...]
 
@@ -69,12 +69,15 @@ class Variable:
 
 @dataclass(frozen=True)
 class Statement:
-    """An instruction. guard: a predicate, and whether it is negated."""
+    """An instruction. guard: a predicate, and whether it is negated. ptx: its place in PTX, if `loc` is
+    that of a `.loc`.
+    """
 
     opcode: str
     operands: tuple[Item, ...]
     guard: tuple[str, bool] | None
     loc: Loc
+    ptx: Loc | None = None
 
 
 @dataclass(frozen=True)
@@ -464,6 +467,7 @@ class _Parser:
 
     def statement(self) -> Statement:
         loc, guard = self.source or self.here, None
+        ptx = None if self.source is None else self.here
         if self.accepts("@"):
             negated = self.accepts("!")
             guard = self.take(), negated
@@ -473,7 +477,7 @@ class _Parser:
         if opcode == ".callprototype":
             self.skip_statement()
             return Statement(opcode, (), None, loc)
-        return Statement(opcode, self.items(";"), guard, loc)
+        return Statement(opcode, self.items(";"), guard, loc, ptx)
 
     def item(self) -> Item:
         """Parse one operand to its tree."""
@@ -528,12 +532,22 @@ def text_of(item: Item) -> str:
 
 @contextmanager
 def operands_checked(s: Statement) -> Iterator[None]:
-    """Raise UnsupportedSyntax if the block takes operands that the statement lacks."""
+    """Raise UnsupportedSyntax if the block takes operands that the statement lacks.
+
+    Errors at the place of a `.loc` also name the place in PTX.
+    """
+    in_ptx = "" if s.ptx is None else f"\n  in PTX at {s.ptx}"
     try:
         yield
     except (IndexError, ValueError) as error:
         operands = ", ".join(map(text_of, s.operands)) or "none"
-        raise UnsupportedSyntax(f"{s.opcode} does not take these operands: {operands}", s.loc) from error
+        raise UnsupportedSyntax(
+            f"{s.opcode} does not take these operands: {operands}{in_ptx}", s.loc
+        ) from error
+    except TensorCoreError as error:
+        if error.loc == s.loc:
+            error.message += in_ptx
+        raise
 
 
 def operands_of(text: str) -> tuple[Item, ...]:
