@@ -808,9 +808,19 @@ def file_of(folder: Path, body: str) -> str:
 @pytest.mark.parametrize("barrier, status", [("", 1), ("bar.sync 0;", 0)])
 def test_check_of_a_file(barrier, status, tmp_path, capsys):
     ptx, launches = file_of(tmp_path, REVERSED.replace("BARRIER", barrier)), tmp_path / "launch.toml"
-    launches.write_text(LAUNCH)
-    assert main(["check", ptx, "--launch", str(launches)]) == status
-    assert ("k.ptx:17" in capsys.readouterr().out) == bool(status)
+    for text in (LAUNCH, LAUNCH.replace('kernel = "k"', "")):  # the file has one kernel
+        launches.write_text(text)
+        assert main(["check", ptx, "--launch", str(launches)]) == status
+        assert ("k.ptx:17" in capsys.readouterr().out) == bool(status)
+
+
+def test_a_launch_names_its_kernel_if_there_are_two(tmp_path):
+    ptx, launches = file_of(tmp_path, "ret;"), tmp_path / "launch.toml"
+    with open(ptx, "a") as file:
+        file.write(".entry other() { ret; }")
+    launches.write_text(LAUNCH.replace('kernel = "k"', ""))
+    with pytest.raises(tc.ArgumentError, match="launch 1 lacks kernel$"):
+        run_launches(ptx, str(launches))
 
 
 def test_check_of_a_cooperative_grid(tmp_path):
@@ -826,12 +836,38 @@ def test_check_of_a_cooperative_grid(tmp_path):
     [
         ("launch = 3 3", "cannot read"),
         ("", r"a table \[\[launch\]\] for each launch is needed"),
-        ('[[launch]]\nkernel = "k"', "launch 1 lacks block, grid"),
+        ("[[launch]]", "launch 1 lacks block, grid"),
+        ("launch = 3", r"a table \[\[launch\]\] for each launch is needed"),
         (
             LAUNCH.replace("random", "noise"),
             "launch 1: fill is 'noise'; allowed are a number and zeros, range",
         ),
-        (LAUNCH.replace("shape", "size"), "launch 1: an array has dtype and shape, and may have box, dtype"),
+        (
+            LAUNCH.replace("shape", "size"),
+            "launch 1: an array has size; the keys are dtype, shape, fill, file",
+        ),
+        (LAUNCH.replace(", shape = [64]", ""), "launch 1: an array has a file, or dtype and shape"),
+        (LAUNCH.replace("[64]", '"64"'), "launch 1: shape is '64'; allowed are sizes of 0 or more"),
+        (LAUNCH.replace('"random"', "[1]"), r"launch 1: fill is \[1\]; allowed are a number and zeros"),
+        (
+            LAUNCH.replace('dtype = "f32"', 'file = "no.npy"'),
+            "launch 1: cannot read 'no.npy': .*No such file",
+        ),
+        (LAUNCH.replace('"f32"', '"f33"'), "f33"),
+        (
+            LAUNCH + "sharde = 5",
+            "launch 1 has sharde; the keys are kernel, grid, block, cluster, shared, coop",
+        ),
+        (LAUNCH.replace("grid", "gird"), "launch 1 has gird; the keys are kernel, grid"),
+        (LAUNCH + 'shared = "5"', "launch 1: shared is '5'; allowed is an integer"),
+        (LAUNCH.replace("grid = 1", "grid = 1.5"), "grid is 1.5; allowed is an integer, or a list of them"),
+        (
+            LAUNCH.replace("[64, 1, 1]", '[64, "1"]'),
+            r"block is \[64, '1'\]; allowed is an integer, or a list",
+        ),
+        (LAUNCH + "cooperative = 1", "launch 1: cooperative is 1; allowed is true or false"),
+        (LAUNCH.replace('"k"', "3"), "launch 1: kernel is 3; allowed is a string"),
+        ('checks = "foo"' + LAUNCH, "launch.toml: checks stands outside of"),
         (LAUNCH.replace('"k"', '"q"'), "no kernel is called 'q'; there are k"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.dtypes import named
-from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.ptx.module import load
 from tensorcore_dsl.ptx.tensor_maps import tensor_map
 
@@ -19,13 +19,17 @@ _FILLS: dict[str, Callable[[Any], np.ndarray]] = {
     "range": lambda shape: np.arange(np.prod(shape)).reshape(shape),
     "random": lambda shape: np.random.default_rng(0).standard_normal(shape),
 }
+_SIZES = ("grid", "block", "cluster")
+_KEYS = {"kernel": str, **dict.fromkeys(_SIZES, int), "shared": int, "cooperative": bool, "arguments": list}
+_OF_ARRAYS = ("dtype", "shape", "fill", "file", "name", "box", "swizzle")
+_WORDS = {str: "a string", int: "an integer", bool: "true or false", list: "a list"}
 
 
 def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
     """Run the launches of the TOML file `path` in order.
 
-    Each `[[launch]]` has `kernel`, `grid`, `block` and `arguments`. `shared` (bytes), `cluster`
-    and `cooperative` (true) are optional. An argument is one of:
+    Each `[[launch]]` has `kernel`, `grid`, `block` and `arguments`. A file of one kernel needs no
+    `kernel`. `shared` (bytes), `cluster` and `cooperative` (true) are optional. An argument is one of:
 
     - a number;
     - an array: a table with `dtype`, `shape` and `fill` ("zeros", "range", "random" or a number), or with
@@ -42,14 +46,15 @@ def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
     except (OSError, ValueError) as error:
         raise ArgumentError(f"cannot read {path!r}: {error}") from None
     module, arrays = load(Path(ptx)), dict[str, Any]()
-    if not described.get("launch"):
+    launches = described.get("launch")
+    if not launches or not isinstance(launches, list) or not all(isinstance(one, dict) for one in launches):
         raise ArgumentError(f"{path}: a table [[launch]] for each launch is needed")
-    for number, launch in enumerate(described["launch"], 1):
+    if unknown := described.keys() - {"launch"}:
+        raise ArgumentError(f"{path}: {listing(sorted(unknown))} stands outside of [[launch]]")
+    for number, launch in enumerate(launches, 1):
         where = f"{path}: launch {number}"
-        missing = {"kernel", "grid", "block"} - launch.keys()
-        if missing:
-            raise ArgumentError(f"{where} lacks {', '.join(sorted(missing))}")
-        kernel = module[launch["kernel"]].emulator(arch)
+        _check_keys(launch, where, len(list(module)) == 1)
+        kernel = module[launch.get("kernel", next(iter(module), ""))].emulator(arch)
         run = kernel.configured(
             _sizes(launch["grid"]),
             _sizes(launch["block"]),
@@ -58,6 +63,20 @@ def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
             cooperative=launch.get("cooperative", False),
         )
         run(*(_argument(x, arrays, where) for x in launch.get("arguments", ())))
+
+
+def _check_keys(launch: dict[str, Any], where: str, one_kernel: bool) -> None:
+    """Raise ArgumentError for unknown or missing keys, and for values of another type."""
+    if unknown := launch.keys() - _KEYS.keys():
+        raise ArgumentError(f"{where} has {listing(sorted(unknown))}; the keys are {', '.join(_KEYS)}")
+    needed = {"grid", "block"} if one_kernel else {"kernel", "grid", "block"}
+    if missing := needed - launch.keys():
+        raise ArgumentError(f"{where} lacks {', '.join(sorted(missing))}")
+    for key, value in launch.items():
+        parts = value if key in _SIZES and isinstance(value, list) else [value]
+        if not all(type(part) is _KEYS[key] for part in parts):
+            kind = f"{_WORDS[_KEYS[key]]}{', or a list of them' * (key in _SIZES)}"
+            raise ArgumentError(f"{where}: {key} is {value!r}; allowed is {kind}")
 
 
 def _sizes(value: Any) -> Any:
@@ -76,13 +95,22 @@ def _argument(value: Any, arrays: dict[str, Any], where: str) -> Any:
 
 
 def _array(table: dict[str, Any], where: str) -> np.ndarray:
+    if unknown := table.keys() - _OF_ARRAYS:
+        raise ArgumentError(
+            f"{where}: an array has {listing(sorted(unknown))}; the keys are {', '.join(_OF_ARRAYS)}"
+        )
     if "file" in table:
-        return np.asarray(np.load(table["file"]))
-    known = {"dtype", "shape", "fill", "name", "box", "swizzle"}
-    if not {"dtype", "shape"} <= table.keys() <= known:
-        raise ArgumentError(f"{where}: an array has dtype and shape, and may have {', '.join(sorted(known))}")
+        try:
+            return np.asarray(np.load(table["file"]))
+        except (OSError, ValueError, TypeError) as error:
+            raise ArgumentError(f"{where}: cannot read {table['file']!r}: {error}") from None
+    if not {"dtype", "shape"} <= table.keys():
+        raise ArgumentError(f"{where}: an array has a file, or dtype and shape")
+    shape = table["shape"]
+    if not all(type(size) is int and size >= 0 for size in (shape if isinstance(shape, list) else [shape])):
+        raise ArgumentError(f"{where}: shape is {shape!r}; allowed are sizes of 0 or more")
     fill = table.get("fill", "zeros")
-    if isinstance(fill, str) and fill not in _FILLS:
+    if fill not in _FILLS if isinstance(fill, str) else not isinstance(fill, (int, float)):
         raise ArgumentError(f"{where}: fill is {fill!r}; allowed are a number and {', '.join(_FILLS)}")
-    values = _FILLS[fill](table["shape"]) if isinstance(fill, str) else np.full(table["shape"], fill)
+    values = _FILLS[fill](shape) if isinstance(fill, str) else np.full(shape, fill)
     return np.asarray(values).astype(named(table["dtype"]).numpy)
