@@ -281,6 +281,21 @@ def test_compile_prints_what_is_asked_for(capsys, place):
     assert "0f42820000" in text  # 65
 
 
+def test_compile_takes_types_of_scalars_from_annotations_and_defaults(capsys, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import tensorcore_dsl as tc\n@tc.kernel\n"
+        "def k(x: tc.Array, a: tc.f64, b: tc.s32 = 2, c=1.5, d: tc.f16 | None = None):\n"
+        "    x[0] = a + b + c + (1 if d is None else d)\n"
+    )
+    for types, expected in (
+        (["f32[1]"], "a:f64 b:s32 c:f32"),
+        (["f32[1]", "f64", "d=f16"], "a:f64 b:s32 c:f32 d:b16"),
+    ):
+        text = printed(capsys, "compile", f"{tmp_path / 'own.py'}:k", *types, "--ir")
+        head = text.splitlines()[0]
+        assert " ".join(f"{a}:{b}" for a, b in re.findall(r"\b([a-d]) = %\d+:(\w+)", head)) == expected
+
+
 def test_compile_prints_resources(capsys, place):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     text = printed(capsys, "compile", place, "f32[1]", "f32[1,?]", "f32", "--arch", "sm_80")
@@ -309,7 +324,7 @@ def test_export_writes_a_launcher(capsys, place, tmp_path):
     [
         (["f17[1]"], "'f17[1]' names no type; types are written as f32 (a number)"),
         (["f16[?,1]@3"], "align is 1, 2, 4, 8, 16 (bytes), not 3"),
-        (["f32[1]"], "scale needs types for y, factor: f32 (a number)"),
+        (["f32[1]"], "scale needs types for y: f32 (a number)"),
         (["f32[1]"] * 5, "scale takes 4 types (x, y, factor, last)"),
         (["count=SIZ"], "'count=SIZ': NameError"),
         (["size=2"], "'size=2': the parameters are x, y, factor, last, count"),

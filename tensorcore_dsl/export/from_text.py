@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ def arguments_of(kernel: Any, texts: Sequence[str], names: dict[str, Any]) -> di
     """Parse the types of run-time arguments and the values of Const parameters, by name.
 
     texts: types in the order of the run-time parameters; name=type, and name=value for a Const, which may
-    be an expression over `names`.
+    be an expression over `names`. An annotation gives the type of a scalar that has none in `texts`.
     """
     runtime = list(kernel.runtime_names)
     constants = [p.name for p in kernel.parameters if p.const]
@@ -63,8 +64,9 @@ def arguments_of(kernel: Any, texts: Sequence[str], names: dict[str, Any]) -> di
             raise ArgumentError(f"{kernel.__name__} takes {len(runtime)} types ({listing(runtime)})")
         else:
             result[name] = type_of(text)
-    defaults = {p.name: p.default for p in kernel.runtime_parameters}
-    missing = [n for n in runtime if n not in result and defaults[n] is not None]
+    rest = [p for p in kernel.runtime_parameters if p.name not in result]
+    result |= {p.name: ScalarType(p.dtype) for p in rest if p.dtype is not None and not p.optional}
+    missing = [p.name for p in rest if p.name not in result and p.default is inspect.Parameter.empty]
     if missing:
         raise ArgumentError(f"{kernel.__name__} needs types for {listing(missing)}: {SYNTAX}")
     return result
