@@ -215,6 +215,10 @@ REFUSED = {
     "world": (lambda: next_rank[1, 32](tc.PeerArray(ranks()[:3]), zeros()), "has 3 arrays"),
     "rank": (lambda: next_rank[1, 32](tc.PeerArray(ranks(), 0), zeros()), "and no rank"),
     "shapes": (lambda: tc.PeerArray([np.zeros(1), np.zeros(2)]), "all of one shape and type"),
+    "shared": (
+        lambda: tc.PeerArray([ranks()[0], *[ranks()[1]] * 2]),
+        "ranks 1 and 2 of a PeerArray share memory; each rank needs its own",
+    ),
     "beyond": (lambda: tc.PeerArray(ranks(), 4), "does not exist"),
 }
 
@@ -224,6 +228,13 @@ def test_refused_arguments(case):
     call, message = REFUSED[case]
     with tc.devices(WORLD), pytest.raises(ArgumentError, match=message):
         call()
+
+
+def test_peers_may_be_columns_of_one_array():
+    x = np.zeros((64, WORLD), np.int32)
+    assert tc.PeerArray(list(x.T)).world == WORLD
+    with pytest.raises(ArgumentError, match="ranks 0 and 1 of a PeerArray share memory"):
+        tc.PeerArray([x[:2], x[1:3]])
 
 
 def test_a_peer_array_needs_a_rank():

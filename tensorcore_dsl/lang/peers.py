@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
+
+import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, OperandError, listing
@@ -52,7 +55,7 @@ class PeerArray(Struct):
     Raises
     ------
     ArgumentError
-        No arrays, arrays of different shapes, a rank that does not exist.
+        No arrays, arrays of different shapes or that share memory, a rank that does not exist.
 
     See Also
     --------
@@ -90,6 +93,12 @@ class PeerArray(Struct):
                 "a PeerArray has one array for each rank, all of one shape and type; given are "
                 f"{listing(sorted(f'{dtype} {shape}' for shape, dtype in shapes)) or 'none'}"
             )
+        for (first, one), (second, other) in combinations(enumerate(self.arrays), 2):
+            if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.shares_memory(one, other):
+                raise ArgumentError(
+                    f"the arrays of ranks {first} and {second} of a PeerArray share memory; each rank "
+                    "needs its own"
+                )
         if isinstance(rank, int) and not 0 <= rank < self.world:
             raise ArgumentError(f"rank {rank} of a PeerArray of {self.world} ranks does not exist")
 
