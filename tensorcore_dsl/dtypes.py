@@ -152,7 +152,23 @@ _NUMPY_NAME = re.compile(r"(torch\.)?(bool|half|double|u?int\d+|b?float\d+\w*)")
 
 
 def as_dtype(dtype_like: Any) -> DType:
-    """The element type that a user names: tc.f16, "f16", "float16", np.float16, torch.float16."""
+    """The element type that a user names.
+
+    Parameters
+    ----------
+    dtype_like : object
+        Such as tc.f16, "f16", "float16", np.float16 or torch.float16.
+
+    Returns
+    -------
+    DType
+        The element type.
+
+    Raises
+    ------
+    OperandError
+        No element type has this name.
+    """
     if isinstance(dtype_like, DType):
         return dtype_like
     if isinstance(dtype_like, type) and dtype_like in _OF_PYTHON:
