@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 import numpy as np
@@ -15,29 +13,13 @@ from tensorcore_dsl.runtime import driver
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-import torch.distributed as dist  # noqa: E402
+from tests.torch_ranks import WORLD, on_ranks  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not driver.cuda_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"),
 ]
-WORLD, RUNS = 2, 100
-
-
-def on_ranks(check: Any) -> None:
-    """Run check(rank) in a process for each GPU; a failure there fails the test."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_start, (port, check), nprocs=WORLD)
-
-
-def _start(rank: int, port: int, check: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD))
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=WORLD, device_id=torch.device("cuda", rank))
-    check(rank)
-    dist.destroy_process_group()
+RUNS = 100
 
 
 def operands(M: int, N: int, K: int, gathered: bool, seed: int) -> Any:
@@ -64,7 +46,7 @@ def _bits(rank: int) -> None:
 
 
 def test_bits() -> None:
-    on_ranks(_bits)
+    on_ranks(_bits, "nccl")
 
 
 def _gradients(rank: int) -> None:
@@ -83,4 +65,4 @@ def _gradients(rank: int) -> None:
 
 
 def test_gradients() -> None:
-    on_ranks(_gradients)
+    on_ranks(_gradients, "nccl")

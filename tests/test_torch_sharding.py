@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 import pytest
@@ -12,12 +10,11 @@ import tensorcore_dsl as tc
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor, init_device_mesh  # noqa: E402
 
 import tensorcore_dsl.torch as tct  # noqa: E402
+from tests.torch_ranks import WORLD, on_ranks  # noqa: E402
 
-WORLD = 2
 BATCH, ROWS, COLUMNS, SUMS, WHOLE = Shard(0), Shard(-2), Shard(-1), Partial(), Replicate()
 SHAPES = ((64, 128), (128, 32))
 # Shapes of a, b and c; placements of the operands; options; placement of the result.
@@ -33,21 +30,6 @@ CASES: dict[str, Any] = {
     "batch": (((2, 16, 32), (2, 32, 8)), (BATCH, BATCH), {}, BATCH),
     "batch of a": (((2, 16, 32), (32, 8)), (BATCH, WHOLE), {}, BATCH),
 }
-
-
-def on_ranks(check: Any) -> None:
-    """Run check(rank) in a process for each rank; a failure there fails the test."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_start, (port, check), nprocs=WORLD)
-
-
-def _start(rank: int, port: int, check: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD))
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
-    check(rank)
-    dist.destroy_process_group()
 
 
 def _divide(rank: int) -> None:
@@ -76,7 +58,7 @@ def _counted_from_0(placement: Any, ndim: int) -> Any:
 
 
 def test_each_rank_multiplies_its_part() -> None:
-    on_ranks(_divide)
+    on_ranks(_divide, "gloo")
 
 
 def _add_bias(rank: int) -> None:
@@ -94,4 +76,4 @@ def _add_bias(rank: int) -> None:
 
 
 def test_the_gradient_of_a_bias_has_the_rows_of_all_ranks() -> None:
-    on_ranks(_add_bias)
+    on_ranks(_add_bias, "gloo")

@@ -102,7 +102,6 @@ class Module:
     def __init__(self, text: syntax.Text, ptx: str) -> None:
         system_library.link(text)
         self.version, self.target, self.ptx = text.version, text.target, ptx
-        self.target_loc = text.target_loc
         self._text, self._kernels = text, dict[str, PtxKernel]()
         self._programs: dict[str, Program] = {}
         self._functions = {function.name: function for function in text.kernels}
@@ -290,7 +289,7 @@ class PtxKernel:
             raise ArchError(
                 f"no architecture {self.arch} can be emulated; kernel.emulator(arch) takes one of "
                 f"{listing(ARCHS)} instead",
-                self.module.target_loc,
+                self.module._text.target_loc,
             )
         with on_host(
             [argument.array if isinstance(argument, TensorMap) else argument for argument in argument_values]
