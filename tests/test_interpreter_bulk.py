@@ -23,7 +23,7 @@ RNG = np.random.default_rng(11)
 FRESH = 0xEE  # what shared memory holds before a copy
 
 
-OOB_NAN = {2: 0x7FF7, 4: 0x7FFFFFF7, 8: 0x7FFFFFFFFFFFFFF7}
+OOB_NAN = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}  # as an H200 fills
 
 
 def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int], nan: bool = False) -> np.ndarray:

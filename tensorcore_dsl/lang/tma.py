@@ -133,8 +133,8 @@ def tensor_map(
         In im2col mode, the step from one filter base to the next along each axis of pixels, 1 to 8;
         None: 1.
     nan_fill : bool, optional
-        Elements outside the array are the NaN `OOB-NaN`, not zeros; of f16, bf16, f32 and f64. A
-        product of it by `fma.rn.oob` is 0.
+        Elements outside the array are the NaN `OOB-NaN`, not zeros; of f16, bf16, f32 and f64. Every
+        16 bits of them are 0x7FF7. A product of it by `fma.rn.oob` is 0.
 
     Returns
     -------

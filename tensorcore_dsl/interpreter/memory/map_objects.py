@@ -16,7 +16,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.pixel_columns import PixelColumn
-from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox, nan_fill
+from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, NAN_FILL, RANK, STRIDE, TensorBox
 from tensorcore_dsl.interpreter.sanitizer.races import Conflict, Operations
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
@@ -131,7 +131,7 @@ class MapObjects:
         name, real = self.memory.locate(start, reach, f"tensor {verb}", thread)
         mask = SWIZZLES[int(fields["swizzle_mode"])]
         _, map_at = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
-        fill = nan_fill(BYTES[kind]) if fields["fill_mode"] else 0
+        fill = NAN_FILL if fields["fill_mode"] else 0
         return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind], map_at, fill)
 
     def read(self, box: TensorBox, operations: Operations) -> Conflict | None:
