@@ -13,6 +13,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.kernels import HopperConfig, VirtualGroup
+from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK, PUSHED_ROWS
+from tensorcore_dsl.kernels.host import distributed
 from tensorcore_dsl.runtime import targets
 
 SMALL = HopperConfig(BM=64, BN=64, stages=3)
@@ -72,6 +74,47 @@ def test_no_races_in_two_launches(name):
     with tc.devices(2), checking(collect=False):
         for _ in range(2):
             product(x, w, group, config=SMALL)
+
+
+@pytest.mark.parametrize("launches", [0, 2**31 - 2])
+@pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"])
+def test_prepared_launches_repeat(name, launches):
+    """A CUDA graph repeats a launch with the same arguments. Counters of 32 bits wrap around."""
+    world, M, N, K, gathers = 2, 256, 64, 320, name == "all_gather_gemm"
+    prepare = {
+        "all_gather_gemm": distributed._prepare_gather,
+        "gemm_reduce_scatter": distributed._prepare_reduce_scatter,
+        "gemm_all_reduce": distributed._prepare_all_reduce,
+    }[name]
+    group, (x, w) = VirtualGroup(world), operands(world, M, N, K, gathers)
+    rows = M // world if name == "gemm_reduce_scatter" else M
+    out = group.local((rows, N), tc.bf16)
+    with tc.devices(world):
+        call = prepare(x, w, out, group, None, SMALL)
+        pads, state = (
+            next(arrays for key, (_, arrays) in group.kept.items() if key[0] == kind)
+            for kind in ("pads", "state")
+        )
+        signals = SMALL.BM // PUSHED_ROWS * 2 if gathers else world - 1  # 2 pieces of 256 cover K
+        for counters, started in zip(pads, state, strict=True):
+            blocks = M // BLOCK if gathers else M // BLOCK * (N // SMALL.BN)
+            totals = (
+                [launches] * world + [launches * blocks] + [launches * signals] * (len(counters) - world - 1)
+            )
+            counters[:] = np.array(totals).astype(np.int32)  # as after this number of launches
+            started[0] = launches
+        for seed in range(3):
+            for old, new in zip((*x, *w), sum(operands(world, M, N, K, gathers, seed=seed), []), strict=True):
+                old[:] = new
+            result = call.run(group, x, w, call.result or out)
+            if gathers:
+                full = np.float32(np.concatenate(x))
+                expected = [(full @ np.float32(one)).astype(bf16) for one in w]
+            else:
+                expected = reduced(x, w)
+                if rows == M:
+                    expected = [np.concatenate(expected)] * world
+            assert all(np.array_equal(d, e) for d, e in zip(result, expected, strict=True))
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -356,7 +356,8 @@ def _counters(group: Group, key: Any, blocks: int) -> tuple[Any, Any]:
     count = group.world + 1 + blocks
     return (
         _kept(group, ("pads", key), lambda: group.shared((count,), tc.s32))[0],
-        _kept(group, ("state", key), lambda: group.local((2,), tc.s32)),
+        # Not `local`: what torch allocates in a compiled graph belongs to that graph.
+        _kept(group, ("state", key), lambda: group.shared((2,), tc.s32))[1],
     )
 
 
