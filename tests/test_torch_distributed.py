@@ -1,4 +1,4 @@
-"""Products on the GPUs of a process group: bits of a hundred runs, gradients, and the emulated bits."""
+"""Products on the GPUs of a process group: bits of runs and graphs, gradients, and the emulated bits."""
 
 from __future__ import annotations
 
@@ -66,3 +66,41 @@ def _gradients(rank: int) -> None:
 
 def test_gradients() -> None:
     on_ranks(_gradients, "nccl")
+
+
+def _graphs(rank: int) -> None:
+    """A compiled and a captured training step have the bits of an eager one, replay by replay."""
+    from tensorcore_dsl.torch.distributed import ColumnParallelLinear, RowParallelLinear
+
+    torch.manual_seed(rank)
+    half: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    model = torch.nn.Sequential(
+        ColumnParallelLinear(192, 256, **half), torch.nn.ReLU(), RowParallelLinear(256, 192, **half)
+    )
+    x, goal = torch.randn(128, 192, **half).requires_grad_(), torch.randn(128, 192, **half)
+
+    def step(model: Any = model) -> list[Any]:
+        y = model(x)
+        return [y, *torch.autograd.grad(y, [x, *model.parameters()], goal)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for _ in range(10):
+        with torch.no_grad():
+            x.copy_(torch.randn_like(x))
+        eager = step()
+        graph.replay()
+        assert all(map(torch.equal, captured, eager))
+        assert all(map(torch.equal, step(compiled), eager))
+
+
+def test_compiled_and_captured_steps() -> None:
+    on_ranks(_graphs, "nccl")

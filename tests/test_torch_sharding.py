@@ -1,4 +1,4 @@
-"""Products of two ranks on the CPU: `gemm` of DTensors, and a bias that all ranks have."""
+"""`gemm` of DTensors of two ranks on the CPU, eager and compiled as one graph."""
 
 from __future__ import annotations
 
@@ -43,14 +43,18 @@ def _divide(rank: int) -> None:
             distribute_tensor(x.detach(), mesh, [place]).requires_grad_()
             for x, place in zip(whole, placements, strict=True)
         ]
+        torch.compiler.reset()
+        compiled = torch.compile(tct.gemm, fullgraph=True, backend="aot_eager")
         with tc.target("cpu", "sm_90a"):
-            expected, result = tct.gemm(*whole, **options), tct.gemm(*parts, **options)
-            expected.float().sum().backward()
-            result.float().sum().backward()
-        assert result.placements == (_counted_from_0(placement, result.ndim),), (name, result.placements)
-        assert torch.equal(result.full_tensor(), expected), name
-        for x, part in zip(whole, parts, strict=True):
-            assert torch.equal(part.grad.full_tensor(), x.grad), name
+            expected = tct.gemm(*whole, **options)
+            wanted = torch.autograd.grad(expected.float().sum(), whole)
+            for gemm in (tct.gemm, compiled):
+                result = gemm(*parts, **options)
+                grads = torch.autograd.grad(result.float().sum(), parts)
+                assert result.placements == (_counted_from_0(placement, result.ndim),), name
+                assert torch.equal(result.full_tensor(), expected), name
+                for grad, whole_grad in zip(grads, wanted, strict=True):
+                    assert torch.equal(grad.full_tensor(), whole_grad), name
 
 
 def _counted_from_0(placement: Any, ndim: int) -> Any:
@@ -59,21 +63,3 @@ def _counted_from_0(placement: Any, ndim: int) -> Any:
 
 def test_each_rank_multiplies_its_part() -> None:
     on_ranks(_divide, "gloo")
-
-
-def _add_bias(rank: int) -> None:
-    from tensorcore_dsl.torch.distributed import RowParallelLinear
-
-    class OfRows(RowParallelLinear):
-        """With the product of its own rows, as the kernel needs GPUs."""
-
-        product = staticmethod(lambda x, weight, group: x @ weight.t())
-
-    layer = OfRows(8 * WORLD, 4, bias=True)
-    layer.bias = torch.nn.Parameter(layer.bias.detach().clone())  # as loading and wrappers do
-    layer(torch.ones(3 + rank, 8)).sum().backward()
-    assert layer.bias.grad.tolist() == [3.0 + 4.0] * 4  # the rows of both ranks
-
-
-def test_the_gradient_of_a_bias_has_the_rows_of_all_ranks() -> None:
-    on_ranks(_add_bias, "gloo")

@@ -1,7 +1,7 @@
 """Products on the GPUs of a process group, overlapped with their communication, with gradients.
 
 `torch.distributed._symmetric_memory` maps the memory of the ranks into each other. A group keeps that
-memory for later calls of the same shapes.
+memory for later calls of the same shapes. Operators take the name of a group.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
 
 import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.kernels import all_gather_gemm as _all_gather_gemm
-from tensorcore_dsl.kernels import gemm_all_reduce as _gemm_all_reduce
-from tensorcore_dsl.kernels import gemm_reduce_scatter as _gemm_reduce_scatter
-from tensorcore_dsl.torch import sharding  # noqa: F401  (registers how gemm divides DTensors)
+from tensorcore_dsl.torch import (
+    operators,
+    sharding,  # noqa: F401  (registers how gemm divides DTensors)
+)
 
 __all__ = [
     "ColumnParallelLinear",
@@ -37,6 +39,8 @@ class ProcessGroup:
 
     Attributes
     ----------
+    name : str
+        What torch calls the group.
     world, rank : int
         Number of ranks, and the rank of this process.
     kept : dict
@@ -44,14 +48,20 @@ class ProcessGroup:
     """
 
     def __init__(self, group: Any) -> None:
-        self.group = group
+        self.group, self.name = group, _name(group)
         self.world, self.rank = dist.get_world_size(group), dist.get_rank(group)
         self.kept: dict[Any, Any] = {}
+        self._emulated = _Emulated(self.world)
 
     def shared(self, shape: tuple[int, ...], dtype: DType) -> tuple[tc.PeerArray, torch.Tensor]:
         """Allocate zeros in symmetric memory. All ranks have theirs when it returns."""
         import torch.distributed._symmetric_memory as symmetric
 
+        if torch.cuda.is_current_stream_capturing():
+            raise tc.ArgumentError(
+                "the first call of a shape allocates memory that all ranks map, which a CUDA graph cannot "
+                "capture; call once before the capture"
+            )
         kind = _torch_dtype(dtype)
         mine = symmetric.empty(shape, dtype=kind, device=f"cuda:{torch.cuda.current_device()}")
         handle = symmetric.rendezvous(mine, self.group)
@@ -69,6 +79,21 @@ class ProcessGroup:
     def of_rank(self, argument: Any) -> Any:
         return argument
 
+    def _multiply(self, product: Callable[..., Any], x: Any, weight: Any, **out: Any) -> Any:
+        """Compute product(x, weight.T, self, **out). Each rank emulates all of them on CPU tensors."""
+        if x.is_cuda:
+            return product(x.contiguous(), _k_major(weight.t()), self, **out)
+        xs, weights = (_across_ranks(one, group=self.name).chunk(self.world) for one in (x, weight))
+        with tc.devices(self.world):
+            return product(xs, [one.t() for one in weights], self._emulated)[self.rank]
+
+
+class _Emulated(kernels.VirtualGroup):
+    """Virtual GPUs whose results are tensors."""
+
+    def local(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        return [torch.zeros(shape, dtype=_torch_dtype(dtype)) for _ in range(self.world)]
+
 
 def _torch_dtype(dtype: DType) -> torch.dtype:
     names = {"bf16": "bfloat16", "f16": "float16", "s32": "int32"}
@@ -80,23 +105,28 @@ def group_of(group: Any = None) -> ProcessGroup:
 
     Parameters
     ----------
-    group : torch.distributed.ProcessGroup, optional
-        None: all ranks. Every rank has a GPU of its own on one host, which is current.
+    group : torch.distributed.ProcessGroup or str, optional
+        Group, or its name. None: all ranks. Every rank has a GPU of its own on one host, which is current.
 
     Returns
     -------
     ProcessGroup
         What the functions of `kernels` take as a group.
     """
-    group = dist.group.WORLD if group is None else group
-    name = group.group_name
+    name = _name(group)
     if name not in _groups:
-        _groups[name] = ProcessGroup(group)
+        try:
+            _groups[name] = ProcessGroup(_resolve_process_group(name))
+        except RuntimeError as error:
+            raise tc.ArgumentError(f"no process group of torch.distributed has the name {name!r}") from error
     return _groups[name]
 
 
-def _rows(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous()
+def _name(group: Any) -> str:
+    if isinstance(group, str):
+        return group
+    name: str = (dist.group.WORLD if group is None else group).group_name
+    return name
 
 
 def _k_major(weight: torch.Tensor) -> torch.Tensor:
@@ -104,58 +134,150 @@ def _k_major(weight: torch.Tensor) -> torch.Tensor:
     return weight if weight.stride(0) == 1 else weight.t().contiguous().t()
 
 
-def _gathered(rows: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
-    full = rows.new_empty(rows.shape[0] * group.world, *rows.shape[1:])
-    dist.all_gather_into_tensor(full, _rows(rows), group.group)
-    return full
+# -- operators --------------------------------------------------------------------------------
 
 
-def _with_gradients(
-    product: Callable[..., Any],
-    input_gradient: Callable[..., Any],
-    rows_of: Callable[[int, int], int],
-    weight_gradient: Callable[..., torch.Tensor],
-) -> Callable[..., torch.Tensor]:
-    """Make a function of x, weight and group with gradients.
+def _collect(x: torch.Tensor, *, group: str, sums: bool = False) -> torch.Tensor:
+    """Gather the rows of all ranks, or sum the tensors of all ranks.
 
-    input_gradient: the product that is the gradient of x. rows_of(rows of x, ranks): rows of the
-    result. weight_gradient(gradient of the result, x, group).
+    One operator starts the communication and waits for it. A product in between could take the SMs
+    for which a peer's communication waits, and then wait for that peer itself.
     """
-
-    class Product(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> Any:
-            ctx.save_for_backward(x, weight)
-            ctx.group = group
-            out = x.new_empty(rows_of(x.shape[0], group.world), weight.shape[0])
-            return product(_rows(x), _k_major(weight.t()), group, out=out)
-
-        @staticmethod
-        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-            (x, weight), group, grad = ctx.saved_tensors, ctx.group, _rows(grads[0])
-            grad_x = grad_weight = None
-            if ctx.needs_input_grad[0]:
-                grad_x = input_gradient(grad, _k_major(weight), group, out=torch.empty_like(x))
-            if ctx.needs_input_grad[1]:
-                grad_weight = weight_gradient(grad, x, group)
-            return grad_x, grad_weight, None
-
-    # torch.compile breaks its graph here, because a launch depends on memory that the group keeps.
-    return cast(Callable[..., torch.Tensor], torch.compiler.disable(Product.apply))
+    ranks = group_of(group)
+    if sums:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ranks.group)
+        return total
+    rows = x.new_empty(x.shape[0] * ranks.world, *x.shape[1:])
+    gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # before torch 2.13
+    gather(rows, x.contiguous(), ranks.group)
+    return rows
 
 
-_gather = _with_gradients(
-    _all_gather_gemm,
-    _gemm_reduce_scatter,
-    lambda rows, ranks: rows * ranks,
-    lambda grad, x, group: grad.t() @ _gathered(x, group),
+def _collect_fake(x: Any, *, group: str, sums: bool = False) -> Any:
+    return x.new_empty(x.shape[0] * (1 if sums else group_of(group).world), *x.shape[1:])
+
+
+def _collect_backward(ctx: Any, grad: Any, x: Any) -> Any:
+    ranks, total = group_of(ctx.options["group"]), _across_ranks(grad, group=ctx.options["group"], sums=True)
+    return (total if ctx.options.get("sums") else total.chunk(ranks.world)[ranks.rank],)
+
+
+_across_ranks: Callable[..., Any] = operators._register(
+    "across_ranks",
+    "(Tensor x, *, str group, bool sums=False) -> Tensor",
+    _collect,
+    _collect_fake,
+    operators._keep_all,
+    _collect_backward,
+    lambda tensors, place, tangent, options: _across_ranks(tangent, **options),
+    autocast=False,
+    flops=lambda *shapes, **named: 0,
 )
-_scatter = _with_gradients(
-    _gemm_reduce_scatter,
-    _all_gather_gemm,
-    lambda rows, ranks: rows // ranks,
-    lambda grad, x, group: _gathered(grad, group).t() @ x,
+
+
+def _gather(x: Any, weight: Any, *, group: str) -> Any:
+    ranks = group_of(group)
+    out = x.new_empty(x.shape[0] * ranks.world, weight.shape[0])
+    return ranks._multiply(kernels.all_gather_gemm, x, weight, out=out)
+
+
+def _scatter(x: Any, weight: Any, bias: Any = None, *, group: str) -> Any:
+    ranks = group_of(group)
+    out = x.new_empty(x.shape[0] // ranks.world, weight.shape[0])
+    y = ranks._multiply(kernels.gemm_reduce_scatter, x, weight, out=out)
+    return y if bias is None else y.add_(bias)
+
+
+def _reduce(x: Any, weight: Any, *, group: str) -> Any:
+    return group_of(group)._multiply(kernels.gemm_all_reduce, x, weight).clone()
+
+
+def _fake(rows_of: Callable[[Any, int], Any]) -> Callable[..., Any]:
+    """Make the fake kernel of a product; rows_of(rows of x, ranks): rows of the result."""
+
+    def fake(x: Any, weight: Any, bias: Any = None, *, group: str) -> Any:
+        operators._rank((2,), x, weight)
+        operators._same("K", x.shape[1], weight.shape[1])
+        return x.new_empty(rows_of(x.shape[0], group_of(group).world), weight.shape[0])
+
+    return fake
+
+
+def _keep_product(ctx: Any, tensors: Any, result: Any) -> None:
+    ctx.save_for_backward(*tensors[:2])
+
+
+def _gather_backward(ctx: Any, grad: Any, x: Any, weight: Any) -> Any:
+    grad, grad_x, grad_weight = grad.contiguous(), None, None
+    if ctx.needs_input_grad[0]:
+        grad_x = _gemm_reduce_scatter(grad, weight.t(), **ctx.options)
+    if ctx.needs_input_grad[1]:
+        grad_weight = grad.t() @ _across_ranks(x, **ctx.options)
+    return grad_x, grad_weight
+
+
+def _scatter_backward(ctx: Any, grad: Any, x: Any, weight: Any) -> Any:
+    """The bias is that of all ranks: its gradient is the sum over the rows of all ranks."""
+    grad, grad_x, grad_weight, grad_bias = grad.contiguous(), None, None, None
+    if ctx.needs_input_grad[0]:
+        grad_x = _all_gather_gemm(grad, weight.t(), **ctx.options)
+    if any(ctx.needs_input_grad[1:3]):
+        rows = _across_ranks(grad, **ctx.options)
+        grad_weight = rows.t() @ x if ctx.needs_input_grad[1] else None
+        grad_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
+    return grad_x, grad_weight, grad_bias
+
+
+def _reduce_backward(ctx: Any, grad: Any, x: Any, weight: Any) -> Any:
+    total = _across_ranks(grad, **ctx.options, sums=True)
+    grad_x = total @ weight if ctx.needs_input_grad[0] else None
+    return grad_x, total.t() @ x if ctx.needs_input_grad[1] else None
+
+
+def _jvp(product: Callable[..., Any], tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+    if place == 2:
+        return tangent
+    return operators._product_tangent(product, tensors[:2], place, tangent, options)
+
+
+def _reduced_flops(x: Any, weight: Any, *others: Any, **named: Any) -> int:
+    return operators._flops(x, weight, out_shape=(x[0], weight[0]))
+
+
+PRODUCT = "(Tensor x, Tensor weight, *, str group) -> Tensor"
+_all_gather_gemm: Callable[..., Any] = operators._register(
+    "all_gather_gemm",
+    PRODUCT,
+    _gather,
+    _fake(lambda rows, ranks: rows * ranks),
+    _keep_product,
+    _gather_backward,
+    lambda *change: _jvp(_all_gather_gemm, *change),
 )
+_gemm_reduce_scatter: Callable[..., Any] = operators._register(
+    "gemm_reduce_scatter",
+    "(Tensor x, Tensor weight, Tensor? bias=None, *, str group) -> Tensor",
+    _scatter,
+    _fake(lambda rows, ranks: rows // ranks),
+    _keep_product,
+    _scatter_backward,
+    lambda *change: _jvp(_gemm_reduce_scatter, *change),
+    flops=_reduced_flops,
+)
+_gemm_all_reduce: Callable[..., Any] = operators._register(
+    "gemm_all_reduce",
+    PRODUCT,
+    _reduce,
+    _fake(lambda rows, ranks: rows),
+    _keep_product,
+    _reduce_backward,
+    lambda *change: _jvp(_gemm_all_reduce, *change),
+    flops=_reduced_flops,
+)
+
+
+# -- functions and layers ---------------------------------------------------------------------
 
 
 def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
@@ -167,8 +289,8 @@ def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
         M / world x K, bf16 or f16: this rank's rows, a multiple of 64.
     weight : Tensor
         N x K, of the type of x: this rank's rows of a weight that is split along N.
-    group : torch.distributed.ProcessGroup, optional
-        None: all ranks.
+    group : torch.distributed.ProcessGroup or str, optional
+        Group, or its name. None: all ranks.
 
     Returns
     -------
@@ -180,7 +302,7 @@ def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     ArgumentError
         Shapes and types that do not fit.
     """
-    return _gather(x, weight, group_of(group))
+    return cast(torch.Tensor, _all_gather_gemm(x, weight, group=_name(group)))
 
 
 def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
@@ -192,8 +314,8 @@ def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None
         M x K, bf16 or f16: this rank's part of K.
     weight : Tensor
         N x K, of the type of x: this rank's columns of a weight that is split along K.
-    group : torch.distributed.ProcessGroup, optional
-        None: all ranks.
+    group : torch.distributed.ProcessGroup or str, optional
+        Group, or its name. None: all ranks.
 
     Returns
     -------
@@ -205,11 +327,13 @@ def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None
     ArgumentError
         Shapes and types that do not fit.
     """
-    return _scatter(x, weight, group_of(group))
+    return cast(torch.Tensor, _gemm_reduce_scatter(x, weight, group=_name(group)))
 
 
 def gemm_all_reduce(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Compute the sum of x weight.T over the ranks, on each of them, without gradients.
+    """Compute the sum of x weight.T over the ranks, on each of them.
+
+    The gradient of the result is summed over the ranks, as torch does for an all-reduce.
 
     Parameters
     ----------
@@ -219,21 +343,25 @@ def gemm_all_reduce(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     Returns
     -------
     Tensor
-        M x N, in memory of the group: the next call of this shape overwrites it.
+        M x N. In eager calls under `torch.no_grad`, memory of the group: the next call of this shape
+        overwrites it.
 
     Raises
     ------
     ArgumentError
         Shapes and types that do not fit.
     """
-    result = _gemm_all_reduce(_rows(x.detach()), _k_major(weight.detach().t()), group_of(group))
+    is_eager = not torch.compiler.is_compiling() and operators._goes_straight((x, weight))
+    if is_eager and x.is_cuda and not torch.is_grad_enabled():
+        result = group_of(group)._multiply(kernels.gemm_all_reduce, x, weight)
+    else:
+        result = _gemm_all_reduce(x, weight, group=_name(group))
     return cast(torch.Tensor, result)
 
 
 class _ParallelLinear(torch.nn.Module):
-    """A linear layer with a part of its weight on each rank; its class names the product and the split."""
+    """A linear layer with a part of its weight on each rank."""
 
-    product: Callable[..., torch.Tensor]
     splits_outputs: bool
 
     def __init__(
@@ -246,7 +374,7 @@ class _ParallelLinear(torch.nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.group = group_of(group)
+        self.group = _name(group)
         if self.splits_outputs:
             out_features = _share(out_features, self.group, "out_features")
         else:
@@ -255,28 +383,6 @@ class _ParallelLinear(torch.nn.Module):
         zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.bias = None if zeros is None else torch.nn.Parameter(zeros)
         torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = type(self).product(x, self.weight, self.group)
-        if self.bias is None:
-            return y
-        bias = self.bias if self.splits_outputs else cast(Any, _OfAllRanks).apply(self.bias, self.group.group)
-        return y + bias
-
-
-class _OfAllRanks(torch.autograd.Function):
-    """A parameter that each rank uses for its own rows: its gradient is the sum over the ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return parameter.view_as(parameter)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        total = grads[0].clone()
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
 
 
 class ColumnParallelLinear(_ParallelLinear):
@@ -288,14 +394,17 @@ class ColumnParallelLinear(_ParallelLinear):
     ----------
     in_features, out_features : int
         Of the whole layer; out_features is a multiple of the number of ranks.
-    group : torch.distributed.ProcessGroup, optional
-        None: all ranks.
+    group : torch.distributed.ProcessGroup or str, optional
+        Group, or its name. None: all ranks.
     bias, device, dtype : optional
         As for torch.nn.Linear.
     """
 
-    product = staticmethod(_gather)
     splits_outputs = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = all_gather_gemm(x, self.weight, self.group)
+        return y if self.bias is None else y + self.bias
 
 
 class RowParallelLinear(_ParallelLinear):
@@ -311,12 +420,15 @@ class RowParallelLinear(_ParallelLinear):
         As for ColumnParallelLinear. All ranks have the same bias, and its gradient: the sum over the ranks.
     """
 
-    product = staticmethod(_scatter)
     splits_outputs = False
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, _gemm_reduce_scatter(x, self.weight, self.bias, group=self.group))
 
-def _share(features: int, group: ProcessGroup, name: str) -> int:
+
+def _share(features: int, group: str, name: str) -> int:
     """Return the number of features of each rank; ArgumentError if they do not divide evenly."""
-    if features % group.world:
-        raise tc.ArgumentError(f"{name} is {features}; the {group.world} ranks need equal parts of it")
-    return features // group.world
+    world = group_of(group).world
+    if features % world:
+        raise tc.ArgumentError(f"{name} is {features}; the {world} ranks need equal parts of it")
+    return features // world
