@@ -27,9 +27,9 @@ def whole(*shape: int) -> Any:
     return torch.randint(-2, 3, shape).to(torch.bfloat16)
 
 
-def operands(name: str, rank: int) -> Any:
+def operands(name: str, rank: int, rows: int = ROWS) -> Any:
     """This rank's x and weight, which require gradients; all ranks draw those of all."""
-    rows = ROWS if name == "all_gather_gemm" else WORLD * ROWS
+    rows = rows if name == "all_gather_gemm" else WORLD * rows
     return of_rank(whole(WORLD * rows, FEATURES), rank), of_rank(whole(WORLD * HIDDEN, FEATURES), rank)
 
 
@@ -126,6 +126,47 @@ def _functions(rank: int) -> None:
 
 def test_functions_compiled_as_one_graph() -> None:
     on_ranks(_functions, "gloo")
+
+
+def _rows(rank: int) -> None:
+    """Rows of a rank that are no multiple of 64; results and gradients are exact."""
+    import tensorcore_dsl.torch.distributed as tcd
+
+    for name, rows in zip(NAMES, (40, 72, 33), strict=True):
+        torch.manual_seed(0)
+        x, weight = operands(name, rank, rows)
+        if name == "gemm_all_reduce":
+            x = x[1:]  # not even a multiple of the ranks
+        y = getattr(tcd, name)(x, weight)
+        if name == "all_gather_gemm":
+            expected = gathered(x) @ weight.t()
+        else:
+            expected = (x @ weight.t()).detach()
+            dist.all_reduce(expected)
+            expected = of_rank(expected, rank) if name == "gemm_reduce_scatter" else expected
+        assert torch.equal(y, expected), name
+        ones = torch.ones_like(y)
+        grads = torch.autograd.grad(y, (x, weight), ones)
+        if name == "all_gather_gemm":
+            dist.all_reduce(total := (ones @ weight).detach())
+            wanted = of_rank(total, rank), ones.t() @ gathered(x)
+        else:
+            of_all = gathered(ones) if name == "gemm_reduce_scatter" else WORLD * ones
+            wanted = of_all @ weight, of_all.t() @ x
+        assert all(map(torch.equal, grads, wanted)), name
+        getattr(tcd, name)(x, weight).add_(1)  # no view of a larger result
+    with pytest.raises(tc.ArgumentError, match="x has 81 rows; the 2 ranks need equal parts"):
+        tcd.gemm_reduce_scatter(torch.ones(81, 32).half(), torch.ones(16, 32).half())
+
+
+def gathered(x: Any) -> Any:
+    rows = [torch.empty_like(x) for _ in range(WORLD)]
+    dist.all_gather(rows, x.detach().contiguous())
+    return torch.cat(rows)
+
+
+def test_any_number_of_rows() -> None:
+    on_ranks(_rows, "gloo")
 
 
 def _gradients_of_all_reduce(rank: int) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK
 from tensorcore_dsl.torch import (
     operators,
     sharding,  # noqa: F401  (registers how gemm divides DTensors)
@@ -176,21 +177,40 @@ _across_ranks: Callable[..., Any] = operators._register(
 )
 
 
+def _padded(x: Any, parts: int, multiple: int) -> Any:
+    """Pad each of `parts` equal parts of the rows with zeros to a multiple of rows."""
+    missing = -(x.shape[0] // parts) % multiple
+    if not missing or x.shape[0] % parts:  # parts that differ: the product reports them
+        return x
+    return torch.nn.functional.pad(x.unflatten(0, (parts, -1)), (0, 0, 0, missing)).flatten(0, 1)
+
+
 def _gather(x: Any, weight: Any, *, group: str) -> Any:
-    ranks = group_of(group)
-    out = x.new_empty(x.shape[0] * ranks.world, weight.shape[0])
-    return ranks._multiply(kernels.all_gather_gemm, x, weight, out=out)
+    ranks, padded = group_of(group), _padded(x, 1, BLOCK)
+    out = x.new_empty(padded.shape[0] * ranks.world, weight.shape[0])
+    y = ranks._multiply(kernels.all_gather_gemm, padded, weight, out=out)
+    return y if padded is x else torch.cat([part[: x.shape[0]] for part in y.chunk(ranks.world)])
 
 
 def _scatter(x: Any, weight: Any, bias: Any = None, *, group: str) -> Any:
     ranks = group_of(group)
-    out = x.new_empty(x.shape[0] // ranks.world, weight.shape[0])
-    y = ranks._multiply(kernels.gemm_reduce_scatter, x, weight, out=out)
+    rows, padded = x.shape[0] // ranks.world, _padded(x, ranks.world, BLOCK)
+    out = x.new_empty(padded.shape[0] // ranks.world, weight.shape[0])
+    y = ranks._multiply(kernels.gemm_reduce_scatter, padded, weight, out=out)
+    y = y if padded is x else y[:rows].clone()  # a view could not be written in place
     return y if bias is None else y.add_(bias)
 
 
+def _reduce_in_group(x: Any, weight: Any, *, group: str) -> Any:
+    """Compute the sum in memory of the group, which the next call of the shape overwrites."""
+    ranks = group_of(group)
+    padded = _padded(x, 1, BLOCK * ranks.world)
+    y = ranks._multiply(kernels.gemm_all_reduce, padded, weight)
+    return y if padded is x else y[: x.shape[0]]
+
+
 def _reduce(x: Any, weight: Any, *, group: str) -> Any:
-    return group_of(group)._multiply(kernels.gemm_all_reduce, x, weight).clone()
+    return _reduce_in_group(x, weight, group=group).clone()
 
 
 def _fake(rows_of: Callable[[Any, int], Any]) -> Callable[..., Any]:
@@ -286,7 +306,7 @@ def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     Parameters
     ----------
     x : Tensor
-        M / world x K, bf16 or f16: this rank's rows, a multiple of 64.
+        M / world x K, bf16 or f16: this rank's rows. Rows that are no multiple of 64 cost copies.
     weight : Tensor
         N x K, of the type of x: this rank's rows of a weight that is split along N.
     group : torch.distributed.ProcessGroup or str, optional
@@ -353,7 +373,7 @@ def gemm_all_reduce(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     """
     is_eager = not torch.compiler.is_compiling() and operators._goes_straight((x, weight))
     if is_eager and x.is_cuda and not torch.is_grad_enabled():
-        result = group_of(group)._multiply(kernels.gemm_all_reduce, x, weight)
+        result = _reduce_in_group(x, weight, group=_name(group))
     else:
         result = _gemm_all_reduce(x, weight, group=_name(group))
     return cast(torch.Tensor, result)
