@@ -181,7 +181,10 @@ def test_the_other_access_of_a_missing_proxy_fence():
     (found,) = unfenced.check(1, 64)(np.zeros(64, np.int32)).findings
     assert found.kind == "EmulationError" and found.other is not None and found.line is not None
     assert found.other.line == found.line - 3
-    assert found.cure.startswith("fence.proxy.async must come between") and found.cure in found.message
+    assert (
+        found.cure.startswith("tc.fence_proxy_async() (fence.proxy.async) must come between")
+        and found.cure in found.message
+    )
 
 
 # -- GitHub --------------------------------------------------------------------------------------

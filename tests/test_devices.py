@@ -149,7 +149,7 @@ def test_a_deadlock_names_the_ranks():
     text = str(error.value)
     for rank in range(3):
         assert f"block 0 of rank {rank} warps 0" in text
-        assert f"-> pads[{rank}][0], which nobody has changed" in text
+        assert f"-> pads[{rank}][0] to reach 1, and it is 0; nobody has changed it" in text
     assert "no rank has reached the signal at" in text
 
 

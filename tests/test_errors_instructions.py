@@ -106,7 +106,7 @@ def wrong_otherwise(x: tc.f32, y: tc.f64):
 
 
 @refused(
-    "operand n of cp.async.wait_group must be a compile-time integer, not a run-time value of type s32",
+    "operand n of tc.cp_async_wait() (cp.async.wait_group) must be a compile-time integer, not a run-time value of type s32",
     "tc.cp_async_wait(n)",
     tc.s32,
 )
@@ -129,7 +129,8 @@ def address_of_another_space():
 
 
 @refused(
-    "sm_75 has no cp.async.commit_group; it exists on sm_80, sm_86, sm_87, sm_88, sm_89, sm_90, sm_90a, sm_100, "
+    "sm_75 has no tc.cp_async_commit() (cp.async.commit_group); it exists on sm_80, sm_86, sm_87, sm_88, sm_89, "
+    "sm_90, sm_90a, sm_100, "
     "sm_100f, sm_100a, sm_103, sm_103f, sm_103a, sm_110, sm_110f, sm_110a, sm_120, sm_120f, sm_120a, sm_121, sm_121f, "
     "sm_121a",
     "tc.cp_async_commit()",

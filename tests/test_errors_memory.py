@@ -726,14 +726,19 @@ WAIT = "`tc.wgmma_wait(pending)` at line {} leaves it in flight; "
     [
         (products_in_flight, 128, ("first", (2,)), WAIT + "1 is needed"),
         (products_in_flight, 128, ("first", (1,)), ""),
-        (products_in_flight, 128, ("first", ()), "still owns: wgmma.wait_group must come between"),
+        (
+            products_in_flight,
+            128,
+            ("first", ()),
+            "still owns: tc.wgmma_wait() (wgmma.wait_group) must come between",
+        ),
         (products_in_flight, 128, ("second", (2, 1)), WAIT + "0 is needed"),
         (products_in_flight, 128, ("shared", (2,)), WAIT + "1 is needed"),
         (
             products_in_flight,
             128,
             ("shared", ()),
-            "commit it and wait for its group (wgmma.wait_group) first",
+            "commit it and wait for its group first: tc.wgmma_wait() (wgmma.wait_group)",
         ),
         (
             stores_in_flight,

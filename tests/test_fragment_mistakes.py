@@ -353,7 +353,7 @@ def test_a_copy_without_a_commit():
         in text
     )
     assert (
-        "swizzle): it is in no group yet, so no wait awaits it; cp.async.commit_group comes before the wait"
+        "swizzle): it is in no group yet, so no wait awaits it; tc.cp_async_commit() (cp.async.commit_group) comes before the wait"
         in text
     )
 

@@ -342,7 +342,8 @@ def test_a_cycle():
     text = message(producer_and_consumer, 1, 96, np.zeros(256, np.int32))
     producer = line_of(producer_and_consumer, "# the producer waits")
     consumer = line_of(producer_and_consumer, "# the consumer waits")
-    assert f"block 0 warps 0: mbarrier.try_wait.parity.shared::cta.b64 at {__file__}:{producer}" in text
+    wait = f"`empty.wait((k & 1) ^ 1)` at {__file__}:{producer} (mbarrier.try_wait.parity.shared::cta.b64)"
+    assert f"block 0 warps 0: {wait}" in text
     assert "32 of 32 arrivals are missing" in text
     ends = f"block 0 warps 0 (:{producer})", f"block 0 warps 1 (:{consumer})"
     assert " -> ".join((*ends, ends[0])) in text
@@ -355,7 +356,7 @@ def test_a_cycle():
 def test_blocks_that_wait_alike_are_named_together():
     text = message(waits_in_each_block, 12, 64, np.zeros(256, np.int32))
     assert text.count("32 of 32 arrivals are missing") == 1
-    assert "blocks 0 to 11 warps 0: mbarrier.try_wait" in text
+    assert "blocks 0 to 11 warps 0: `bar.wait(0)` at" in text
     assert "it waits in blocks 0 to 11 for phase 0 (parity 0) of bar (initialised at" in text
     text = message(different_barriers, (2, 3), 64, np.zeros(256, np.int32))
     barrier = "barrier 1 of blocks (0, 0) to (1, 2): 32 of 64 threads have arrived"
@@ -1053,5 +1054,46 @@ def polls_beside_lanes_that_wait(x: tc.Array):
 def test_lanes_that_wait_outside_of_loops(order):
     """In some orders they stay one by one, and nobody marks them as waiting."""
     emulator = polls_beside_lanes_that_wait.emulator("sm_90a", order=order)
-    with pytest.raises(tc.errors.Deadlock, match=r"bar\.sync at (.*\n)+  who waits for whom"):
+    with pytest.raises(tc.errors.Deadlock, match=r"\(bar\.sync\)(.*\n)+  who waits for whom"):
         emulator[1, 64](np.zeros(1, np.int32))
+
+
+@tc.kernel
+def waits_for_one_parity(x: tc.Array, turns: tc.s32, how: tc.Const = "parameter"):
+    bar, parity = tc.mbarriers(1)[0], tc.u32(0)
+    if tc.threadIdx.x == 0:
+        bar.init(32)
+    tc.barrier()
+    if how == "unrolled":
+        for _ in tc.static_range(3):
+            bar.arrive()
+            bar.wait(0)
+    else:
+        for turn in tc.range(turns):
+            bar.arrive()
+            bar.wait(parity)
+            if how == "late":
+                parity ^= turn < 3
+    x[tc.threadIdx.x] = 1
+
+
+@pytest.mark.parametrize("how", ["parameter", "unrolled", "late"])
+def test_a_parity_that_stays(how):
+    with pytest.raises(tc.Deadlock) as error:
+        waits_for_one_parity.emulator("sm_90a")[1, 32](np.zeros(32, np.int32), 9, how)
+    stays = "this wait asks for parity 0 each time, but phases alternate between parity 0 and 1"
+    assert (stays in str(error.value)) == (how != "late")
+    assert "parity 1) is over: was it meant?" in str(error.value) or how == "late"
+
+
+@tc.kernel
+def waits_for_a_signal(pads: tc.Array, goal: tc.s32, how: tc.Const):
+    if tc.threadIdx.x == 0 and tc.blockIdx.x == 0:
+        tc.signal(pads.at(3), 2, scope="gpu")
+        tc.wait_signal(pads.at(3), 5 if how == "constant" else goal, scope="gpu")
+
+
+@pytest.mark.parametrize("how", ["constant", "parameter"])
+def test_a_signal_that_never_comes(how):
+    text = message(waits_for_a_signal, 1, 32, np.zeros(4, np.int32), 5, how)
+    assert "\n    waits for pads[3] to reach 5, and it is 2\n" in text and "decides by" not in text

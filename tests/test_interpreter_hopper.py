@@ -154,7 +154,7 @@ class TestPipeline:
             mistake="too many bytes",
         )
         lines = text.splitlines()
-        who = [line.strip() for line in lines if ": mbarrier.try_wait" in line]
+        who = [line.strip() for line in lines if "(mbarrier.try_wait" in line]
         assert [line.split(":")[0] for line in who] == ["block 0 warps 0", "block 0 warps 4-7"]
         assert "phase 0 (parity 0) of full[0] (initialised at" in text
         assert text.count("4096 bytes are missing") == 1
@@ -316,7 +316,7 @@ def doubled(a: tc.Array, fenced: tc.Const = True):
 class TestProxies:
     def test_stores_to_what_was_loaded(self):
         a = np.arange(64, dtype=np.float32).reshape(8, 8)
-        words = "fence.proxy.async.global must come between, best by the reader"
+        words = r'tc.fence_proxy_async\("global"\) \(fence.proxy.async.global\) must come between, best by the reader'
         caught(EmulationError, words, doubled, 1, 64, a, fenced=False)
         a = np.arange(64, dtype=np.float32).reshape(8, 8)
         run(doubled, 1, 64, a)
@@ -365,7 +365,10 @@ class TestProxies:
     def test_missing_fences(self, fence):
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
         text = caught(EmulationError, "without a proxy fence", by_hand, 1, 128, a, d, fence=fence)
-        assert "fence.proxy.async must come between, best by the writer before it sync" in text
+        assert (
+            "tc.fence_proxy_async() (fence.proxy.async) must come between, best by the writer before it sync"
+            in text
+        )
         assert "the wgmma.mma_async of warpgroup 0 of block 0 reads through the async proxy" in text
         who = {"none": "thread 0 of", "one thread": "thread 1 of", "late write": "thread 64 of"}
         assert who[fence] in text
@@ -379,7 +382,7 @@ class TestProxies:
     def test_accumulators_read_too_early(self, wait):
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
         text = caught(EmulationError, "that the wgmma at .* still owns", by_hand, 1, 128, a, d, wait=wait)
-        assert ("wgmma.commit_group and" in text) == (wait == "no commit")
+        assert ("tc.wgmma_commit() (wgmma.commit_group) and" in text) == (wait == "no commit")
         assert "row, col]= acc[i]".replace("]=", "] =") in text
 
     def test_bulk_stores(self):
@@ -388,7 +391,7 @@ class TestProxies:
         assert np.array_equal(d, np.arange(32) + 100 * (np.arange(8)[:, None] % 4))
 
     MISTAKES = [
-        ("no fence", "without a proxy fence\n.*\n.*fence.proxy.async must come between"),
+        ("no fence", "without a proxy fence\n.*\n.*fence.proxy.async. must come between"),
         ("no wait", "still read by a bulk store of thread 0 of block 0"),
         ("wait too short", "still read by a bulk store of thread 0 of block 0"),
         ("no commit", "still read by a bulk store of thread 0 of block 0"),

@@ -179,7 +179,10 @@ def test_no_fence_between_blocks(fence, peers):
     assert f"the cp.async.bulk.tensor of warp 0 of block {peers} reads through the async proxy" in text
     assert f"what thread {lane} of block 0 (warp 0, lane {lane}) wrote by an ordinary store at" in text
     assert "(`d[0, t] = x[t]`), without a proxy fence\n" in text
-    assert "\n  fence.proxy.async.global must come between, best by the writer before it sync" in text
+    assert (
+        '\n  tc.fence_proxy_async("global") (fence.proxy.async.global) must come between, best by the writer'
+        in text
+    )
     assert "(PTX manual, 8.6 and 9.7.13.4)" in text
     assert "tc.tma_load(tile, line, (0, 0), bar)" in text
 

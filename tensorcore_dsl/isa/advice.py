@@ -1,15 +1,43 @@
-"""Names of instructions that error messages advise, without the modifiers of a use."""
+"""What messages call instructions: the function of the language first, the instruction in parentheses."""
 
 from tensorcore_dsl.isa import names
 
-BULK_WAIT_READ = names.bulk_wait(True)
-CP_ASYNC, CP_ASYNC_COMMIT = names.CP_ASYNC, names.CP_ASYNC_COMMIT
-CLUSTER_BARRIER = names.CLUSTER_ARRIVE.partition(".arrive")[0]
-FENCE_MBARRIER_INIT = names.FENCE_MBARRIER_INIT.partition(".release")[0]
-FENCE_PROXY_ASYNC_GLOBAL = names.FENCE_PROXY_ASYNC_GLOBAL
-FENCE_PROXY_ASYNC = names.FENCE_PROXY_ASYNC.partition(".shared")[0]
-GRIDDEP_WAIT = names.GRIDDEP_WAIT
-MBARRIER_INIT = names.MBARRIER_INIT.partition(".shared")[0]
+_FUNCTIONS = {
+    "bar.sync": "barrier()",
+    "bar.arrive": "barrier_arrive()",
+    "bar.warp.sync": "syncwarp()",
+    "barrier.cluster": "cluster_sync()",
+    "cp.async.bulk.commit_group": "tma_store_commit()",
+    "cp.async.bulk.wait_group.read": "tma_store_wait(read=True)",
+    "cp.async.bulk.wait_group": "tma_store_wait()",
+    "cp.async.commit_group": "cp_async_commit()",
+    "cp.async.wait_group": "cp_async_wait()",
+    "fence.mbarrier_init": "fence_mbarrier_init()",
+    "fence.proxy.async.global": 'fence_proxy_async("global")',
+    "fence.proxy.async": "fence_proxy_async()",
+    "griddepcontrol.wait": "griddep_wait()",
+    "wgmma.commit_group": "wgmma_commit()",
+    "wgmma.fence": "wgmma_fence()",
+    "wgmma.wait_group": "wgmma_wait()",
+}
+
+
+def called(mnemonic: str) -> str:
+    """`tc.function() (mnemonic)`, or only the mnemonic where no function of the language emits it alone."""
+    short = next((name for name in _FUNCTIONS if f"{mnemonic}.".startswith(f"{name}.")), "")
+    return f"tc.{_FUNCTIONS[short]} ({mnemonic})" if short else mnemonic
+
+
+BULK_WAIT, BULK_WAIT_READ = (called(names.bulk_wait(reading)) for reading in (False, True))
+CP_ASYNC, CP_ASYNC_COMMIT = names.CP_ASYNC, called(names.CP_ASYNC_COMMIT)
+CLUSTER_BARRIER = called("barrier.cluster")
+FENCE_MBARRIER_INIT = called("fence.mbarrier_init")
+FENCE_PROXY_ASYNC_GLOBAL, FENCE_PROXY_ASYNC = (
+    called(names.FENCE_PROXY_ASYNC_GLOBAL),
+    called("fence.proxy.async"),
+)
+GRIDDEP_WAIT = called(names.GRIDDEP_WAIT)
+MBARRIER_INIT = f"init() ({names.MBARRIER_INIT.partition('.shared')[0]})"
 MBARRIER_INVAL = "mbarrier.inval"
 TENSORMAP_RELEASE, TENSORMAP_ACQUIRE = (
     f"fence.proxy.tensormap::generic.{way}" for way in ("release", "acquire")

@@ -17,7 +17,7 @@ from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.verify import agree
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import advice, names
 from tensorcore_dsl.isa.access import GENERIC
 from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.isa.descriptor import SharedTile
@@ -149,7 +149,7 @@ class InstructionBuilder:
         known = self._checked.get(mnemonic)
         if known is None:
             known = isa.instruction(mnemonic)
-            known.requires.check(self.arch, known.mnemonic)
+            known.requires.check(self.arch, advice.called(known.mnemonic))
             self._checked[mnemonic] = known
         return known
 
@@ -163,7 +163,7 @@ class InstructionBuilder:
         Options: `pred` is a condition that guards it; `otherwise` is the result where that fails.
         """
         if self._checked.get(instr.mnemonic) is not instr:
-            instr.requires.check(self.arch, instr.mnemonic)
+            instr.requires.check(self.arch, advice.called(instr.mnemonic))
             self._checked[instr.mnemonic] = instr
         if len(operands) != len(instr.operands):
             raise wrong_count(instr, len(operands))

@@ -14,6 +14,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Type, Value
 from tensorcore_dsl.ir.verify import agree
+from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct
@@ -199,7 +200,8 @@ def filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Cons
 def immediate(value: Any, wanted: Operand, instr: Instruction) -> Const:
     if not isinstance(value, (bool, int, np.integer)):
         raise OperandError(
-            f"operand {wanted.name} of {instr} must be a compile-time integer, not {describe(value)}"
+            f"operand {wanted.name} of {advice.called(instr.mnemonic)} must be a compile-time integer, "
+            f"not {describe(value)}"
         )
     if wanted.values is not None and int(value) not in wanted.values:
         allowed = ", ".join(map(str, wanted.values))

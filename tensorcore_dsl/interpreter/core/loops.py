@@ -58,6 +58,9 @@ class Loop(EagerDict):
         """Map each value of the kernel to the values that it is computed from."""
         return _sources_of(nodes.walk(self.kernel.body))
 
+    def writes(self, value: nodes.Source) -> bool:
+        return value in self._sources
+
     def _closure(self, values: Iterable[nodes.Value]) -> set[nodes.Value]:
         """The values, and all that they are computed from in the loop."""
         return _closure(values, self._sources)

@@ -15,7 +15,7 @@ from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.interpreter.core.program import Step
-from tensorcore_dsl.interpreter.core.threads import BoundedCache
+from tensorcore_dsl.interpreter.core.threads import BoundedCache, scalar
 
 _LINE = 64  # bytes of a cache line
 MAX_ANSWERS = 1 << 12  # about masks, which are kept
@@ -75,6 +75,13 @@ class RegisterFile:
             for place, bits in self.fixed.items():
                 home = self.home(place)
                 home.view(f"i{home.itemsize}")[...] = bits
+
+    def goal(self, at: int, thread: int) -> int:
+        """The value that `tc.wait_signal` waits for, whose load is at this position."""
+        place = self.chunk.program.awaited[at]
+        if isinstance(place, tuple):
+            return place[0]
+        return self.fixed[place] if place in self.fixed else int(scalar(self.values[place], thread))
 
     def home(self, place: int) -> Any:
         """The memory of a place, as the array that its value is; it never moves."""

@@ -14,8 +14,10 @@ from tensorcore_dsl.errors import Loc, listing
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.core.loops import Loop
+from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.core.threads import scalar
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.sanitizer.race_report import call_text
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa.effects import Effect
 
@@ -34,14 +36,14 @@ class Group:
 class HangReport:
     """Text that describes the threads of a chunk when no thread can go on.
 
-    registers: values by place. iterations: of each loop, by its head. pending: what is known of
+    registers: by place. iterations: of each loop, by its head. pending: what is known of
     blocks that have not started.
     """
 
     def __init__(
         self,
         ctx: ExecutionContext,
-        registers: list[Any],
+        registers: RegisterFile,
         groups: list[Group],
         iterations: Mapping[int, int],
         pending: str,
@@ -70,9 +72,9 @@ class HangReport:
         who, instr, loop = ctx.warps_text(group.mask), ctx.instruction(group.at), self._loop(group)
         if group.state == "repeats" and loop is not None:
             return [f"  {who}: {self._iterations(loop)}", *self._polled(group, loop)]
-        what = instr.mnemonic if instr is not None else "a branch"
+        what = call_text(instr.mnemonic if instr is not None else "a branch", ctx.loc(group.at))
         state = {"waits": "", "runs": "runs ", "ready": "can go on with "}[group.state]
-        lines = [f"  {who}: {state}{what} at {ctx.loc(group.at)}"]
+        lines = [f"  {who}: {state}{what}"]
         if group.state != "waits" and loop is not None and self.iterations[loop.head]:
             return [*lines, f"    {self._iterations(loop)}", *self._polled(group, loop)]
         return lines + [f"    {text}" for text in self._reasons(group)]
@@ -93,12 +95,31 @@ class HangReport:
         if group.state != "waits" or instr is None:
             return []
         if instr.uses_mbarrier:
-            return [*ctx.lacking(group.mask, instr), *self._arrival_lines(group.mask)]
+            lacks = ctx.lacking(group.mask, instr)
+            return [*lacks, *self._same_parity(group), *self._arrival_lines(group.mask)]
         lines = self._named_barriers(group.mask) or ctx.lacking(group.mask, instr)
         missing = self._missing_lanes(group)
         if not lines and missing.any():
             lines = [f"it waits for {ctx.warps_text(missing)}: {self._lanes(missing)}"]
         return lines
+
+    def _same_parity(self, group: Group) -> list[str]:
+        """Say that a wait in a loop, or in its unrolled copies, asks for one parity though phases pass."""
+        loop, mbarriers = self._loop(group), self.ctx.mbarriers
+        waits = [op for op in loop.conditions if op.instr.uses_mbarrier and op.results] if loop else []
+        passed = all(mbarriers.phase(*place) for place in mbarriers.waited_for(group.mask))
+        if loop is None or not passed or not waits or len(waits[0].operands) < 2:
+            return []
+        wait, ops = waits[0], nodes.walk(loop.kernel.body)
+        copies = [
+            op for op in ops if isinstance(op, nodes.Op) and (op.instr, op.loc) == (wait.instr, wait.loc)
+        ]
+        parity, around = wait.operands[1], loop.outer
+        same = all(copy.operands[1] == parity for copy in copies)
+        if not same or (len(copies) == 1 and (around is None or around.writes(parity))):
+            return []
+        value = self._operand(parity, int(np.argmax(group.mask)))
+        return [f"this wait asks for parity {value} each time, but phases alternate between parity 0 and 1"]
 
     def _arrivals(self, mask: np.ndarray) -> dict[int, np.ndarray]:
         """By step, the threads that have arrived at the mbarriers that `mask` waits for."""
@@ -120,7 +141,7 @@ class HangReport:
         ctx, arrivals = self.ctx, self._arrivals(mask)
         if arrivals:
             texts = [f"{ctx.loc(at)} ({ctx.warps_text(who)})" for at, who in arrivals.items()]
-            return ["the arrivals so far are from " + listing(texts, 4)]
+            return ["the arrivals so far are from " + listing(dict.fromkeys(texts), 4)]
         steps = [i for i, s in enumerate(ctx.program.steps) if s.instr and s.instr.arrives]
         near = np.isin(self._clusters(), self._clusters()[mask])
         came = ((at, who & near) for (at, _), who in ctx.mbarriers.arrivers.items())
@@ -195,6 +216,8 @@ class HangReport:
     def _polled(self, group: Group, loop: Loop) -> list[str]:
         """The values by which a loop decides, for the first thread of a group."""
         lines, thread = [], int(np.argmax(group.mask))
+        if signal := self._signal(loop, thread):
+            return [f"    waits for {signal}"]
         for op in loop.conditions[:MOST]:
             text = self._value(op, thread)
             if text and text not in lines:
@@ -227,6 +250,18 @@ class HangReport:
         texts = ", ".join("?" if o is None else str(o) for o in operands)
         return f"decides by {op.instr.mnemonic}({texts}) = {result}"
 
+    def _signal(self, loop: Loop, thread: int) -> str:
+        """The counter and the value that a loop of `tc.wait_signal` waits for; "" for other loops."""
+        program = self.ctx.program
+        at = next((at for at in program.awaited if loop.head <= at < loop.end), -1)
+        load = program.ops.get(at)
+        address = None if load is None else self._operand(load.operands[0], thread)
+        if load is None or address is None:
+            return ""
+        goal = self.registers.goal(at, thread)
+        now = self._operand(load.results[0], thread)
+        return f"{self._place_of(load, address)} to reach {goal}, and it is {now}"
+
     def _place_of(self, op: nodes.Op, address: int) -> str:
         if op.instr.space.startswith("shared"):
             return f"shared {address & 0xFFFFFF:#x}"
@@ -248,7 +283,9 @@ class HangReport:
         if isinstance(base, nodes.Const):
             return int(base.value) + offset
         place = self.ctx.program.values.get(base)
-        held = None if place is None else self.registers[place]
+        held = None if place is None else self.registers.values[place]
+        if place in self.registers.fixed:
+            held = np.array(self.registers.fixed[place] % (1 << base.type.register_bits))
         if held is None:
             return None
         if np.ndim(held) == 2:
@@ -307,12 +344,14 @@ class HangReport:
             ops = [op for op in loop.conditions if Effect.LOAD in op.instr.effects] if loop else []
             for rank, op in product(np.unique(device[group.mask]), ops):
                 mine = device == rank
-                address = self._operand(op.operands[0], int(np.argmax(group.mask & mine)))
+                thread = int(np.argmax(group.mask & mine))
+                address = self._operand(op.operands[0], thread)
                 if address is None or op.instr.space.startswith("shared"):
                     continue
                 last = [] if detector is None else detector.last_writers(address)
-                by = f"last changed by {listing(last, 4)}" if last else "which nobody has changed"
-                lines.append(f"    {self._name(group, mine)} -> {self._place_of(op, address)}, {by}")
+                word = (loop and self._signal(loop, thread)) or self._place_of(op, address)
+                by = f"last changed by {listing(last, 4)}" if last else "nobody has changed it"
+                lines.append(f"    {self._name(group, mine)} -> {word}; {by}")
         steps = [(at, s) for at, s in enumerate(ctx.program.steps) if s.instr and s.instr.releases]
         executed = ctx.tally.executed()
         late = {str(ctx.loc(at)): None for at, step in steps if not executed[at]}

@@ -461,7 +461,7 @@ class Machine:
                 inside = any(p <= at < loop.end for p, loop in ctx.program.loops.items())
                 state = "repeats" if inside else "waits"
             groups.append(Group(at, cohort.mask, state))
-        return HangReport(ctx, self.registers.values, groups, watchdog.iterations, self._pending()).text()
+        return HangReport(ctx, self.registers, groups, watchdog.iterations, self._pending()).text()
 
     def _pending(self) -> str:
         """Describe the blocks that have not started."""

@@ -40,8 +40,8 @@ from tensorcore_dsl.isa.effects import Effect
 
 STORE, PRODUCT, SHARE = range(3)  # kinds of reads
 _ADVICE = {
-    STORE: f"commit it and wait for its group ({advice.BULK_WAIT_READ}) first",
-    PRODUCT: "commit it and wait for its group ({wait}) first",
+    STORE: f"commit it and wait for its group first: {advice.BULK_WAIT_READ}",
+    PRODUCT: "commit it and wait for its group first: {wait}",
     SHARE: "the CTA that it goes to must have waited for its mbarrier, and met this one, first",
 }
 
@@ -233,7 +233,7 @@ class ProxyFences:
 
     def _advice(self, read: Read, row: int) -> str:
         instr = self.chunk.instruction(read.step)
-        wait = instr.ordering.wait if instr and instr.ordering else ""
+        wait = advice.called(instr.ordering.wait) if instr and instr.ordering else ""
         where = int(read.owners[row]), int(read.groups[row])
         too_few = self.waits[read.kind].too_few(*where) if read.kind != SHARE else ""
         return too_few or _ADVICE[read.kind].format(wait=wait)

@@ -231,7 +231,7 @@ class EarlierFinding(Finding):
                 "let the one rank signal behind its access (tc.signal), and the other one wait "
                 "(tc.wait_signal)",
             ]
-        wait = f"tc.griddep_wait() ({advice.GRIDDEP_WAIT})"
+        wait = advice.GRIDDEP_WAIT
         if not earlier.distance:
             return [
                 f"{second} is launched in stream {launched.queue.stream}, which does not wait for "

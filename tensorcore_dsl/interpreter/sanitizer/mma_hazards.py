@@ -23,6 +23,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
 from tensorcore_dsl.interpreter.sanitizer.races import Races
 from tensorcore_dsl.ir.nodes import Address, Kernel, Op, Part, Source, walk
+from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.spec import Instruction, MmaOrdering
 
 Registers = Iterable[tuple[int, Any]]  # places and the values that they hold
@@ -222,12 +223,12 @@ class MmaHazards:
     ) -> NoReturn:
         group, ordering = int(np.argmax(product.groups & groups)), product.use.ordering
         uncommitted = product.committed[group] == self.commits[group]
-        advice = f"{ordering.commit} and {ordering.wait}" if uncommitted else ordering.wait
+        needed = " and ".join(map(advice.called, (*[ordering.commit] * bool(uncommitted), ordering.wait)))
         too_few = self.proxies.waits[PRODUCT].too_few(group, int(product.committed[group]))
         raise EmulationError(
             f"{what}: {self.chunk.warpgroup_name(group)} uses registers that the "
             f"{product.use.instr.opcode} at {self.chunk.loc(step)} still owns: "
-            + (too_few or f"{advice} must come between"),
+            + (too_few or f"{needed} must come between"),
             loc,
         )
 

@@ -15,7 +15,8 @@ from tensorcore_dsl.errors import EmulationError, Loc, Meeting, Race, RaceWarnin
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Positions
 from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
-from tensorcore_dsl.isa import advice
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks
+from tensorcore_dsl.isa import advice, names
 from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
@@ -40,6 +41,8 @@ class RunningDetector(Detector, Protocol):
     """Interface of the detector of a running chunk."""
 
     launch: Any
+    clocks: VectorClocks
+    width: int
     places: dict[int, np.ndarray]
     tiles: SharedTiles
 
@@ -218,7 +221,7 @@ class Finding:
         last = self._synchronisation(races, warp, 1, races.now, last=True)
         earlier = owner is races and last is not None and last < self.serial
         mine = "" if last is None else _named(races, int(who[last]), here)
-        if owner is races and self._warp == warp:
+        if self._is_same_warp:
             if not mine or earlier:
                 return f"the closest synchronisation, {mine}, lies before both" if mine else ""
             return f"the warp has passed {mine} in between, which does not connect the two"
@@ -258,17 +261,12 @@ class Finding:
         theirs, mine = owner.names.instruction(self._step), races.names.instruction(self.step)
         if self.lanes == 0 and theirs is not None:
             if theirs.ordering is not None:
-                wait = theirs.ordering.wait
-                return f"wait for the product's group ({wait}) first; then the threads must meet"
+                wait = advice.called(theirs.ordering.wait)
+                return f"first wait for the product's group: {wait}; then the threads must meet"
             if theirs.counts_bytes:
                 return "first wait for the phase of the mbarrier that counts the copy's bytes"
             if theirs.runs_behind:
-                wait = advice.BULK_WAIT_READ
-                wait = wait if self.what == history.READ else wait.replace(".read", "")
-                return (
-                    f"first the thread that issued it must wait for its group ({wait}), then the "
-                    "threads must meet"
-                )
+                return self._advice_after_store(here, there)
         if any(i is not None and i.read_only for i in (theirs, mine)):
             return "a read-only load is for memory that nobody writes during the launch; use an ordinary load"
         if self.serial > self.since:
@@ -276,6 +274,27 @@ class Finding:
                 "the copy is in flight until the thread that issued it waits for its group: the "
                 "other access must come before the issue or after the wait"
             )
+        return self._advice_of_scope(here, there)
+
+    def _advice_after_store(self, here: Loc | None, there: Loc | None) -> str:
+        """What orders an access behind a bulk store, which a group counts."""
+        mine, wait = self.races.names.instruction(self.step), advice.BULK_WAIT_READ
+        if self.what != history.READ:
+            reads = any(i.mnemonic == names.bulk_wait(True) for i in self.races.names.program.instructions)
+            wait = f"{advice.BULK_WAIT}{', without read=True' * reads}"
+        text = f"first the thread that issued it must wait for its group: {wait}"
+        if self._is_same_warp and mine is not None and mine.runs_behind:
+            return text
+        return f"{text}; after that wait, {self._advice_of_scope(here, there)}"
+
+    @property
+    def _is_same_warp(self) -> bool:
+        return self._owner is self.races and self._warp == self.thread // WARP
+
+    def _advice_of_scope(self, here: Loc | None, there: Loc | None) -> str:
+        """What orders the two accesses, by how far apart their threads are."""
+        owner, races = self._owner, self.races
+        theirs, mine = owner.names.instruction(self._step), races.names.instruction(self.step)
         strong = [i is not None and i.strong for i in (theirs, mine)]
         group, first, devices = races.names.group, races.names.geometry.first, races.names.geometry.devices
         block = first + self.thread // group
@@ -292,11 +311,16 @@ class Finding:
         if here is not None and str(here) == str(there) and not end:
             end = "; or make the update one atomic operation"
             if self.what == history.WROTE and self.kind == history.STORE:
-                end = "; or let each thread write an element of its own"
+                behind = mine is not None and mine.runs_behind
+                end = (
+                    f"; or let each {'store write a box' if behind else 'thread write an element'} of its own"
+                )
+        if alone := self._advice_for_lanes(here):
+            return f"{alone}{end}"
         if block != other and not self._many and block // races.peers == other // races.peers:
             barrier = advice.CLUSTER_BARRIER
             meets = f"{barrier}, or an mbarrier, by an arrival and a wait of cluster scope"
-            return f"the cluster must meet between the two ({meets}){end}"
+            return f"the cluster must meet between the two: {meets}{end}"
         if abroad:
             return (
                 "ranks run at their own time: only a release and an acquire of sys scope (tc.signal "
@@ -309,7 +333,7 @@ class Finding:
             )
         if mine is not None and mine.ordering is not None:
             return f"all threads of the warpgroup must meet before the product (tc.barrier()){end}"
-        if owner is races and self._warp == self.thread // WARP:
+        if self._is_same_warp:
             others = ", or tc.barrier() where other warps use it too" if group > WARP else ""
             return (
                 "lanes of a warp run independently: tc.syncwarp() between the two would order them"
@@ -319,6 +343,29 @@ class Finding:
         if any(i.instr is not None and i.instr.uses_mbarrier for i in races.names.program.steps):
             barriers += ", or an arrival at an mbarrier and a wait for that phase,"
         return f"{barriers} between the two would order them{end}"
+
+    def _advice_for_lanes(self, here: Loc | None) -> str:
+        """Where warps must meet if only other lanes than those that access have synchronised; or ""."""
+        races, lanes = self.races, [i for i in range(WARP) if self.lanes >> i & 1]
+        theirs, mine, width = self._warp * WARP, self.thread // WARP * WARP, races.width
+        if self._owner is not races or theirs == mine or theirs // width != mine // width or not lanes:
+            return ""
+        rows = races.clocks.rows.row_of[mine : mine + WARP]
+        columns = theirs % width + np.arange(WARP)
+        knows = races.clocks.rows.known[ORDER, rows][:, columns] >= self.serial  # my lanes, their lanes
+        arrival = self._synchronisation(races, self._warp, self.serial + 1, races.now, last=False)
+        wait = self._synchronisation(races, mine // WARP, 1, races.now, last=True)
+        if not knows.any() or arrival is None or wait is None:
+            return ""
+        places, reasons, who = [], [], races.launch.who
+        if not knows[:, lanes].all(axis=1).any():
+            places.append(f"before {_named(races, int(who[arrival]), here)}")
+            reasons.append(f"which hands on what lane {ranges(np.flatnonzero(knows.any(axis=0)))} did")
+        if not knows[self.thread % WARP].any():
+            places.append(f"after {_named(races, int(who[wait]), here)}")
+            reasons.append(f"where lane {ranges(np.flatnonzero(knows.any(axis=1)))} alone has waited")
+        parts = ", and ".join(map(", ".join, zip(places, reasons, strict=True)))
+        return parts and f"tc.syncwarp() would order the two: {parts}"
 
     def _unfenced(self, here: Loc | None, there: Loc | None) -> str:
         does = "writes" if self.kind == history.STORE else "reads"
@@ -400,7 +447,13 @@ def _rank(races: Detector, step: int, reads: bool) -> int:
 def _named(races: Detector, who: int, here: Loc | None) -> str:
     step = who >> history.WARP_BITS
     instr = races.names.instruction(step)
-    return f"{instr.summary if instr else 'one'} at {place_text(races.names.loc(step), here)}"
+    return call_text(instr.summary if instr else "one", races.names.loc(step), here)
+
+
+def call_text(what: str, loc: Loc | None, here: Loc | None = None) -> str:
+    """A call in the source, its line and the instruction; without source the instruction and its line."""
+    text, line = expression(loc), line_text(loc, here)
+    return f"`{text}` at {line} ({what})" if text else f"{what} at {line}"
 
 
 def place_text(loc: Loc | None, here: Loc | None) -> str:

@@ -19,7 +19,6 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
-from tensorcore_dsl.interpreter.core.threads import scalar
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report
 from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunches
@@ -360,11 +359,8 @@ class Races(HappensBefore):
 
     def counter_goal(self, thread: int) -> int | None:
         """The value of a counter that a thread waits for at the running step, if that is a wait."""
-        place = self.chunk.program.awaited.get(self.chunk.at_step)
-        if place is None or isinstance(place, tuple):
-            return None if place is None else place[0]
-        fixed = self.registers.fixed.get(place)
-        return int(scalar(self.registers.values[place], thread)) if fixed is None else int(fixed)
+        at = self.chunk.at_step
+        return self.registers.goal(at, thread) if at in self.chunk.program.awaited else None
 
     def last_writers(self, address: int) -> list[str]:
         """Who wrote last at a virtual address of global memory, each with the line."""
@@ -494,7 +490,7 @@ class Races(HappensBefore):
             if not known[ORDER, row, first : first + self.chunk.group].any():
                 raise EmulationError(
                     f"an access to the memory of block {self.chunk.block_name(cta)} before the "
-                    f"cluster has met ({advice.CLUSTER_BARRIER}): block "
+                    f"cluster has met by {advice.CLUSTER_BARRIER}: block "
                     f"{self.chunk.block_name(cta)} may not have started"
                 )
         if flies:
@@ -520,7 +516,7 @@ class Races(HappensBefore):
                     f"block {self.chunk.block_name(cta)} may end before "
                     f"block {self.chunk.block_name(warp * WARP // group)} accesses its shared "
                     "memory here: "
-                    f"let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends",
+                    f"let the cluster meet by {advice.CLUSTER_BARRIER} before a CTA ends",
                     self.chunk.loc(step),
                 )
 
@@ -562,6 +558,6 @@ class Races(HappensBefore):
             thread = self.unfenced[cta, slot]
             raise EmulationError(
                 f"{what} uses {name}, which {self.chunk.describe(thread)} did not fence after "
-                f"it was initialised: {advice.FENCE_MBARRIER_INIT} (or {advice.FENCE_PROXY_ASYNC}) "
+                f"it was initialised: {advice.FENCE_MBARRIER_INIT}, or {advice.FENCE_PROXY_ASYNC}, "
                 "by the same thread must come before the threads meet"
             )

@@ -66,7 +66,7 @@ class Clusters:
     def refuse_gone(self, cta: int, what: str, who: str) -> NoReturn:
         raise EmulationError(
             f"peer CTA gone: {who} reaches for {what} of block {self.chunk.block_name(cta)}, "
-            f"which has ended: let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
+            f"which has ended: let the cluster meet by {advice.CLUSTER_BARRIER} before a CTA ends"
         )
 
     def arrive(self) -> None:

@@ -375,6 +375,9 @@ class Mbarriers(EagerDict):
         threads = np.flatnonzero(mask & (self.asks_for[:, 0] >= 0))
         return sorted({(int(t) // self.chunk.group, int(self.asks_for[t, 0])) for t in threads})
 
+    def phase(self, cta: int, slot: int) -> int:
+        return int(self.at(cta, slot)[PHASE])
+
     def surplus(self, mask: np.ndarray) -> bool:
         """Do threads of `mask` wait for a phase with more bytes than were expected?"""
         return any(self.at(*place)[MISSING] < 0 for place in self.waited_for(mask))
@@ -456,7 +459,8 @@ class Mbarriers(EagerDict):
                 OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
                 f"and {missing} bytes are pending in phase {phase}: {advised}",
                 UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
-                f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
+                f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits: a "
+                "wait for the other parity returns at once",
                 ENDED: f"{name}: {who} ends phase {phase}, with {operand} of {total} arrivals, by an "
                 f"arrival that must not complete it (PTX manual, 9.7.13.15.13)",
                 DROPPED: f"{name}: {who} drops all {total} arrivals that a phase expects; one at least "

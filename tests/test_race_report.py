@@ -1,0 +1,105 @@
+"""What reports of races advise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from running import line_of
+
+import tensorcore_dsl as tc
+
+
+def cure(kernel, *arguments, grid=1) -> str:
+    with pytest.raises(tc.errors.Race) as error:
+        kernel.emulator("sm_90a")[grid, 64](*arguments)
+    return error.value.cure
+
+
+@tc.kernel
+def lanes_alone(out: tc.Array, arrives: tc.Const, waits: tc.Const, meets: tc.Const = ()):
+    """Warp 1 writes and arrives, warp 0 waits and reads: by lane 0 alone, or by all lanes."""
+    tile, bar, i = tc.shared(64, tc.s32), tc.mbarriers(1)[0], tc.threadIdx.x
+    if i == 0:
+        bar.init(1 if arrives == "one" else 32)
+    tc.barrier()
+    if i >= 32:
+        tile[i] = i
+        if "before" in meets:
+            tc.syncwarp()
+        if arrives == "all" or i == 32:
+            bar.arrive()
+    else:
+        if waits == "all" or i == 0:
+            bar.wait(0)
+        if "after" in meets:
+            tc.syncwarp()
+        out[i] = tile[i + 32]
+
+
+ARRIVAL = "before `bar.arrive()` at line {} (mbarrier.arrive), which hands on what lane 0 did"
+WAIT = "after `bar.wait(0)` at line {} (mbarrier.try_wait), where lane 0 alone has waited"
+
+
+@pytest.mark.parametrize(
+    "arrives, waits, places, meets",
+    [
+        ("one", "all", [ARRIVAL], ("before",)),
+        ("all", "one", [WAIT], ("after",)),
+        ("one", "one", [ARRIVAL, WAIT], ("before", "after")),
+    ],
+)
+def test_lanes_that_have_not_synchronised(arrives, waits, places, meets):
+    out = np.zeros(32, np.int32)
+    calls = {ARRIVAL: "bar.arrive()", WAIT: "bar.wait(0)"}
+    advice = ", and ".join(place.format(line_of(lanes_alone, calls[place])) for place in places)
+    assert cure(lanes_alone, out, arrives, waits) == f"tc.syncwarp() would order the two: {advice}"
+    lanes_alone.emulator("sm_90a")[1, 64](out, arrives, waits, meets)  # the advice holds
+    assert (out == np.arange(32, 64)).all()
+
+
+@tc.kernel
+def stores(x: tc.Array, how: tc.Const):
+    boxes, tile, i = tc.tensor_map(x, (8, 32)), tc.shared((8, 32), tc.f32, align=128), tc.threadIdx.x
+    for row in tc.static_range(4):
+        tile[2 * row + i // 32, i % 32] = 1
+    tc.fence_proxy_async()
+    tc.barrier()
+    if how == "one thread" and i == 0:
+        for row in tc.static_range(2):
+            tc.tma_store(boxes, (4 * row, 0), tile)
+            tc.tma_store_commit()
+        tc.tma_store_wait()
+    if how == "read only":
+        for warp in tc.static_range(2):
+            if i == 32 * warp:
+                tc.tma_store(boxes, (4 * warp, 0), tile)
+                tc.tma_store_commit()
+                tc.tma_store_wait(read=True)
+            tc.barrier()
+    if how == "blocks" and i == 0:
+        tc.tma_store(boxes, (0, 0), tile)
+        tc.tma_store_commit()
+        tc.tma_store_wait()
+
+
+@pytest.mark.parametrize(
+    "how, grid, advice",
+    [
+        ("one thread", 1, ""),
+        (
+            "read only",
+            1,
+            ", without read=True; after that wait, tc.barrier() between the two would order them; "
+            "or let each store write a box of its own",
+        ),
+        (
+            "blocks",
+            2,
+            "; after that wait, blocks run in any order: only a release and an acquire of gpu scope, or another "
+            "launch, would order the two; or let each store write a box of its own",
+        ),
+    ],
+)
+def test_bulk_stores_to_the_same_bytes(how, grid, advice):
+    wait = "first the thread that issued it must wait for its group: tc.tma_store_wait() (cp.async.bulk.wait_group)"
+    assert cure(stores, np.zeros((16, 32), np.float32), how, grid=grid) == wait + advice
