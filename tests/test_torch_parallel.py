@@ -229,3 +229,10 @@ def _operators(rank: int) -> None:
 
 def test_operators() -> None:
     on_ranks(_operators, "gloo")
+
+
+def test_no_process_group() -> None:
+    import tensorcore_dsl.torch.distributed as tcd
+
+    with pytest.raises(tc.ArgumentError, match="call torch.distributed.init_process_group first"):
+        tcd.all_gather_gemm(whole(64, 32), whole(16, 32))

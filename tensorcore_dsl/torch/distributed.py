@@ -126,7 +126,10 @@ def group_of(group: Any = None) -> ProcessGroup:
 def _name(group: Any) -> str:
     if isinstance(group, str):
         return group
-    name: str = (dist.group.WORLD if group is None else group).group_name
+    group = dist.group.WORLD if group is None else group
+    if group is None:
+        raise tc.ArgumentError("there is no process group; call torch.distributed.init_process_group first")
+    name: str = group.group_name
     return name
 
 
