@@ -7,9 +7,9 @@ With P = softmax(scale q kᵀ) and dO the gradient of the output o = P v:
 
 P comes from the scores again, and from the logarithms of the sums that the forward kernel stores.
 
-Queries are divided into blocks of BM rows. The main kernel computes one tile of BN keys after the
-other. A tile visits the blocks whose queries see its keys, and adds its share of dQ to the f32 sums
-of each block. The sums lie in global memory.
+Queries are divided into blocks of BM rows. A kernel computes one tile of BN keys after the other. A
+tile visits the blocks whose queries see its keys. For D up to 128, it adds its share of dQ to the f32
+sums of each block. The sums lie in global memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tensorcore_dsl.kernels.attention_scores import KeyRange
 
 THREADS = 256
 LANES = 16  # lanes that sum one row of dO o
+TICKETS = 2  # counters of tiles that are drawn, of two kernels
 
 
 @dataclass
@@ -175,7 +176,8 @@ def sum_rows(
         for share in tc.static_range(shares):
             turns[slot * shares + share] = 0
         if (number == 0) & (head == 0) & (sequence.number == 0):
-            tickets[0] = 0
+            for i in tc.static_range(TICKETS):
+                tickets[i] = 0
     lane = tc.threadIdx.x % LANES
     for part in tc.static_range(0, BM, THREADS // LANES):
         row = part + tc.threadIdx.x // LANES

@@ -13,7 +13,7 @@ from attention_cases import BF16, F16, FAMILIES, ROUNDOFF, module_of, operands, 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
-from tensorcore_dsl.kernels.hopper.attention_backward import attention_backward_kernel
+from tensorcore_dsl.kernels.hopper import attention_key_gradients, attention_query_gradients
 from tensorcore_dsl.kernels.host import attention_backward as host
 
 pytestmark = pytest.mark.thorough
@@ -150,7 +150,7 @@ def check_all(monkeypatch: pytest.MonkeyPatch, family: str, **options: Any) -> N
     """Launch uncached, with all checks, and with few CTAs, so that each computes several tiles."""
 
     def emulated(kernel: Any, grid: Any, threads: int, constants: Any, *others: Any, **given: Any) -> Any:
-        blocks = 2 if kernel is attention_backward_kernel else grid
+        blocks = min(grid, 2) if isinstance(grid, int) else grid
         run = kernel.emulator(FAMILIES[family], checks=True, **options)[blocks, threads]
         return lambda *arrays: run(*arrays, **constants)
 
@@ -190,6 +190,31 @@ def test_every_synchronisation_is_needed_and_missed(text, monkeypatch):
     check_all(monkeypatch, "sm80")
     with tc.target("cpu", "sm_80"), pytest.raises((tc.Race, tc.Uninitialised)):
         gradients(operands(200, 400), "sm80", window=(100, 0))  # which hides the first tile of keys
+
+
+SPLIT = [
+    ("key", "cta.full_weights[stage].wait(phase)"),
+    ("key", "clean[stage].wait(phase)"),
+    ("key", "tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)"),
+    ("query", "tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)"),
+    ("query", "tc.syncwarp()"),
+    ("query", "tc.fence_proxy_async()"),
+]
+
+
+@pytest.mark.parametrize("side, text", SPLIT)
+def test_every_synchronisation_above_128_is_needed_and_missed(side, text, monkeypatch):
+    """In packed sequences, of which two end inside a block."""
+    source = Path(
+        {"key": attention_key_gradients, "query": attention_query_gradients}[side].__file__
+    ).read_text()
+    assert source.count(text) == 1
+    module = module_of(source.replace(text, "pass"), f"gradients without {text}")
+    monkeypatch.setattr(host, f"{side}_gradients", getattr(module, f"{side}_gradients"))
+    check_all(monkeypatch, "sm90")
+    lists = starts([70, 33]), starts([140, 90])
+    with tc.target("cpu", "sm_90a"), pytest.raises((tc.Race, tc.EmulationError)):
+        gradients(operands(103, 230, 136, heads=2), "sm90", causal=True, cu_seqlens=lists)
 
 
 def test_refusals(family):

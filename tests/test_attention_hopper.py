@@ -164,12 +164,22 @@ def test_assembled_without_spills(target, case):
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.parametrize("options", [{}, {"softcap": 9.0, "window": (9, 9)}])
-def test_gradients_on_sm80_assembled_without_spills(dim, options):
+@pytest.mark.parametrize(
+    "target, options",
+    [
+        ("sm_80", {}),
+        ("sm_80", {"softcap": 9.0, "window": (9, 9)}),
+        ("sm_90a", {}),
+        ("sm_90a", {"causal": True}),
+    ],
+)
+def test_gradients_assembled_without_spills(dim, target, options):
     pytest.importorskip("cuda.core", reason="needs the assembler")
+    if target == "sm_90a" and not has_program_assembler():
+        pytest.skip("needs a whole-program ptxas")
     x, lse = operands(2048, 1, dim, heads=2)[0], np.zeros((1, 2, 2048), np.float32)
     lists = starts([1000, 1048]) if options else None
-    with tc.target("cpu", "sm_80"), launch.recorded() as bound:
+    with tc.target("cpu", target), launch.recorded() as bound:
         kernels.attention_backward(x, x, x, x, x, lse, cu_seqlens=lists, **options)
     assert len(bound) == 3
-    check_resources(bound, "sm_80")
+    check_resources(bound, target)

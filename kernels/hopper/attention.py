@@ -226,7 +226,7 @@ def produce(cta: Cta, tickets, table):
         stage, phase = query_state
         cta.queries.empty[stage].wait(phase)
         drawn[stage, 0], drawn[stage, 1] = line, first  # published by the arrival below
-        load_queries(cta.queries, tile, stage, cta.traits)
+        load_queries(cta.queries, tile, stage, cta.traits, -(-cta.traits.depth // SLAB))
         for _ in tc.range(1, tile.count):
             key_state = advance(key_state, config.stages)
             load_keys(cta.keys, tile, key - config.BN, key_state, tiles, table)
@@ -247,9 +247,9 @@ def produce(cta: Cta, tickets, table):
     cta.queries.full[stage].arrive()
 
 
-def load_queries(queries: Stages, tile: QueryTile, stage, traits):
+def load_queries(queries: Stages, tile: QueryTile, stage, traits, slabs: int):
     """Load the queries of all consumers, 64 rows each: `tokens` queries of `pack` heads."""
-    consumers, full, slabs = queries.smem.shape[1], queries.full[stage], -(-traits.depth // SLAB)
+    consumers, full = queries.smem.shape[1], queries.full[stage]
     shape, strides = (traits.pack, traits.tokens, SLAB), (traits.tokens * SLAB, SLAB, 1)
     full.arrive_expect_tx(consumers * slabs * queries.map.bytes)
     batch, row = tile.place

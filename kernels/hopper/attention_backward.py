@@ -1,9 +1,8 @@
-"""Gradients of attention for sm_90a by wgmma and TMA, persistent CTAs: dQ, dK and dV in one pass.
+"""Gradients of attention for sm_90a by wgmma and TMA, D up to 128: dQ, dK and dV in one pass.
 
-A CTA computes one tile of keys after the other. K and V of the tile stay in shared memory. The CTA
-visits the blocks of BM queries that see these keys, and loads Q and dO of each block into pipelines
-of stages. For D up to 128, a tile has 128 keys, and two consumer warpgroups have 64 of them each. For
-the consumers of greater D, see attention_backward_wide.
+A persistent CTA computes one tile of 128 keys after the other. K and V of the tile stay in shared
+memory. The CTA visits the blocks of BM queries that see these keys, and loads Q and dO of each block
+into pipelines of stages. Two consumer warpgroups have 64 keys each.
 
     scores      k qᵀ: f32, 32 registers of each thread; with exp2, the weights Pᵀ
     slopes      v dOᵀ: f32, 32; with the weights, dSᵀ
@@ -33,7 +32,6 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_gradients import Sequences
 from tensorcore_dsl.kernels.attention_scores import Softmax
-from tensorcore_dsl.kernels.hopper import attention_backward_wide as wide
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
@@ -41,13 +39,24 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     READ_BARRIER,
     BackwardConfig,
     Stages,
-    clear,
+    block_stages,
+    clear_keys,
     following,
+    init_barriers,
+    issue,
+    slabs,
     stage_of,
     wait_for,
     weights_of,
 )
-from tensorcore_dsl.kernels.hopper.attention_dq import DQ_STAGES, add_up, dq_product, hand_over, hand_over_end
+from tensorcore_dsl.kernels.hopper.attention_dq import (
+    DQ_STAGES,
+    SHARES,
+    add_up,
+    dq_product,
+    hand_over,
+    hand_over_end,
+)
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
@@ -68,11 +77,11 @@ class Cta:
     drawn : tile
         Sequence, head of k and v, and number of the tile; and the producer's parity for `empty_keys`.
     exchange : tile
-        dSᵀ of both consumers, as (parts, 1, BN, 64); for D above 128 Pᵀ and dSᵀ, as (2, 1, BN, 64).
+        dSᵀ of both consumers, as (parts, 1, BN, 64).
     dq, dq_visit : tile
         Shares of dQ in the order of registers, as (stages, shares, quads, threads, 4), f32. For each
-        stage the sequence, head of q, block, number of the tile, and number of the first share.
-        Sequence -1: no block follows. Head -1: the tile adds nothing.
+        stage the sequence, head of q, block, and number of the tile. Sequence -1: no block follows.
+        Head -1: the tile adds nothing.
     """
 
     tiles: KeyTileList
@@ -120,7 +129,7 @@ def attention_backward_kernel(  # noqa: PLR0913
     traits: tc.Const,
 ):
     """q, grad: (batch, heads, queries, D). k, v, dk, dv: (batch, key heads, keys, D). shifts, deltas,
-    turns, tickets: see sum_rows. sums: (slots times shares, words), f32, see `finish`. scale, cap: see
+    turns, tickets: see sum_rows. sums: (slots times SHARES, words), f32, see `finish`. scale, cap: see
     Softmax. slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of packed sequences,
     see attention_kernel.
     """
@@ -148,36 +157,22 @@ def attention_backward_kernel(  # noqa: PLR0913
 
 def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
-    BM, BN, slabs_k, slabs_v = config.BM, config.BN, config.dq_slabs, config.slabs(traits.width)
+    BM, BN, slabs_k, slabs_v = config.BM, config.BN, config.dq_slabs, slabs(traits.width)
     keys = tc.shared((slabs_k, BN, SLAB), q.dtype, swizzle=128)
     values = tc.shared((slabs_v, BN, SLAB), q.dtype, swizzle=128)
     maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
-    shapes = (config.q_stages, slabs_k, BM, SLAB), (config.stages, slabs_v, BM, SLAB)
-    blocks = [tc.shared(shape, q.dtype, swizzle=128) for shape in shapes]
-    exchange = tc.shared((2 if config.wide else BM // SLAB, 1, BN, SLAB), q.dtype, swizzle=128)
+    queries = block_stages(q, rows[0], config.q_stages, slabs_k, BM)
+    grads = block_stages(grad, rows[1], config.stages, slabs_v, BM)
+    exchange = tc.shared((BM // SLAB, 1, BN, SLAB), q.dtype, swizzle=128)
     quads = dq_product(q.dtype).d.layout.slots // 4
-    dq = tc.shared((DQ_STAGES, 1 if config.wide else CONSUMERS, quads, WARPGROUP, 4), tc.f32)
-
-    def stages_of(x, smem, of_row):
-        stages = smem.shape[0]
-        of_rows = tc.shared((stages, BM), tc.f32, align=128)
-        full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
-        of_blocks = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
-        return Stages(smem, of_blocks, of_rows, tc.tensor_map(of_row, (BM,)), full, empty)
-
-    queries, grads = stages_of(q, blocks[0], rows[0]), stages_of(grad, blocks[1], rows[1])
-    drawn, dq_visit = tc.shared(4, tc.s32), tc.shared((DQ_STAGES, 5), tc.s32)
+    dq = tc.shared((DQ_STAGES, SHARES, quads, WARPGROUP, 4), tc.f32)
+    drawn, dq_visit = tc.shared(4, tc.s32), tc.shared((DQ_STAGES, 4), tc.s32)
     full_keys, empty_keys = tc.mbarriers(1), tc.mbarriers(1)
     full_dq, empty_dq = tc.mbarriers(DQ_STAGES), tc.mbarriers(DQ_STAGES)
     if tc.threadIdx.x == 0:
-        for each in (queries, grads):
-            for stage in tc.static_range(each.smem.shape[0]):
-                each.full[stage].init(1)
-                each.empty[stage].init(CONSUMERS)
-        full_keys[0].init(1)
-        empty_keys[0].init(CONSUMERS * WARPGROUP)
+        init_barriers(full_keys, empty_keys, (queries, CONSUMERS), (grads, CONSUMERS))
         for stage in tc.static_range(DQ_STAGES):
-            full_dq[stage].init(WARPGROUP if config.wide else CONSUMERS * WARPGROUP)
+            full_dq[stage].init(CONSUMERS * WARPGROUP)
             empty_dq[stage].init(1)
         tc.fence_mbarrier_init()
     tc.barrier()
@@ -249,52 +244,38 @@ def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
 
 def consume(cta: Cta, number, dk, dv, slope):
     """Compute a half of dK and dV of each tile, and of dQ of each block."""
-    tile_phase, states, config = tc.u32(0), (start(0), tc.u32(0)), cta.config
-    consumer: Any = wide.make_consumer(cta, number) if config.wide else make_consumer(cta, number)
+    tile_phase, states = tc.u32(0), (start(0), tc.u32(0))
+    consumer = make_consumer(cta, number)
     cta.full_keys.wait(tile_phase)
     while cta.drawn[0] >= 0:
         tile = cta.tiles.tile_at(cta.drawn)
-        if cta.traits.packed and tile.key() + config.BN > tile.sequence.seen.keys:
-            rest = tile.sequence.seen.keys - tile.key()
-            clear(cta.keys, rest)
-            clear(cta.values, rest)
-        compute = wide.differentiate if config.wide else differentiate
-        (of_keys, of_values), states = compute(cta, consumer, tile, states)
+        clear_keys(cta, tile)
+        (of_keys, of_values), states = differentiate(cta, consumer, tile, states)
         # All products of both consumers have read the keys.
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
         first = tile.sequence.key_start + tile.key()
-        row, end = first, tile.sequence.key_start + tile.sequence.seen.keys
-        if not config.wide:
-            row = first + 64 * number
+        row, end = first + 64 * number, tile.sequence.key_start + tile.sequence.seen.keys
         for target, value, smem, width in (
             (dk, of_keys * slope, cta.keys, cta.traits.depth),
             (dv, of_values, cta.values, cta.traits.width),
         ):
-            staging = halves(smem, config.wide)[number]
-            slabs = staging.shape[0]
-            stage_matrices(value.to(target.dtype), [staging[slab] for slab in range(slabs)], 0)
+            staging = halves(smem)[number]
+            stage_matrices(value.to(target.dtype), [staging[slab] for slab in range(staging.shape[0])], 0)
             tc.syncwarp()
-            column = slabs * SLAB * number if config.wide else 0
-            store_rows(staging, (tile.sequence.batch, tile.kv_head, row), end, target, width, column)
+            store_rows(staging, (tile.sequence.batch, tile.kv_head, row), end, target, width)
         # Loads by ordinary instructions come before TMA overwrites the keys.
         tc.fence_proxy_async()
         cta.empty_keys.arrive()
         tile_phase = tile_phase ^ 1
         cta.full_keys.wait(tile_phase)
-    if config.wide:
-        wide.end(cta, consumer)
-    else:
-        for stage in tc.static_range(DQ_STAGES):
-            hand_over_end(cta, consumer.leader & (number == 0), *stage_of(states[1] + 2 + stage, DQ_STAGES))
+    for stage in tc.static_range(DQ_STAGES):
+        hand_over_end(cta, consumer.leader & (number == 0), *stage_of(states[1] + 2 + stage, DQ_STAGES))
 
 
-def halves(smem, by_columns: bool):
-    """View (slabs, rows, 64) as two halves of columns, or of 128 rows: (2, slabs, 64, 64)."""
-    slabs, rows = smem.shape[0], smem.shape[1]
-    if by_columns:
-        strides = slabs // 2 * rows * SLAB, rows * SLAB, SLAB, 1
-        return smem.with_parts(shape=(CONSUMERS, slabs // 2, rows, SLAB), strides=strides)
-    return smem.with_parts(shape=(CONSUMERS, slabs, 64, SLAB), strides=(64 * SLAB, rows * SLAB, SLAB, 1))
+def halves(smem):
+    """View (slabs, 128, 64) as two halves of the rows: (2, slabs, 64, 64)."""
+    shape, strides = (CONSUMERS, smem.shape[0], 64, SLAB), (64 * SLAB, 128 * SLAB, SLAB, 1)
+    return smem.with_parts(shape=shape, strides=strides)
 
 
 @dataclass
@@ -328,7 +309,7 @@ def make_consumer(cta: Cta, number):
     of_keys = getattr(named, f"m64n{traits.depth}k16")(dtype, dtype, tc.f32, source="registers")
     of_values = getattr(named, f"m64n{traits.width}k16")(dtype, dtype, tc.f32, source="registers")
     dq = dq_product(dtype)
-    k_rows, v_rows = halves(cta.keys, False)[number], halves(cta.values, False)[number]
+    k_rows, v_rows = halves(cta.keys)[number], halves(cta.values)[number]
     leader = tc.threadIdx.x % WARPGROUP == 0
     return Consumer(number, leader, score, of_keys, of_values, dq, k_rows, v_rows)
 
@@ -396,7 +377,8 @@ def weigh(
     rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, states[1] % cta.config.stages
     query = block * cta.config.BM + 64 * part
     shifts = tc.load_columns(cta.queries.rows[states[0][0], rows], scores)
-    weights, factors = weights_of(cta, scores, tile, query, 64, tile.key() + 64 * consumer.number, shifts)
+    key = tile.key() + 64 * consumer.number
+    weights, factors = weights_of(cta, tile.sequence.seen, scores, query, key, shifts, transposed=True)
     operand = tc.as_operand(weights, consumer.of_values.a)
     tc.wgmma_fence()
     dv = tc.wgmma_async(consumer.of_values, dv, operand, cta.grads.smem[stage, :, rows], b_major="mn")
@@ -431,27 +413,11 @@ def issue_slopes(cta: Cta, consumer: Consumer, states, part):
     )
 
 
-def issue(product, a, b, part, depth: int):
-    """Issue a bᵀ over D as one group of wgmma. a: (slabs, 64, 64), b: (slabs, BM, 64).
-
-    The accumulators begin as zeros, although the product does not read them. So they take no
-    registers before.
-    """
-    acc, rows = product.d.zeros(), slice(64 * part, 64 * part + 64)
-    tc.wgmma_fence()
-    for slab in tc.static_range(-(-depth // SLAB)):
-        used = min(-(-depth // 16) * 16 - slab * SLAB, SLAB)
-        acc = tc.wgmma_async(product, acc, a[slab, :, :used], b[slab, rows, :used], accumulate=slab > 0)
-    tc.wgmma_commit()
-    return acc
-
-
 def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
     """Issue dk += dSᵀ q of 64 queries."""
     dk, dv = sums
     tc.wgmma_fence()
-    slabs = -(-cta.traits.depth // SLAB)
-    queries = cta.queries.smem[stage, :slabs, 64 * part : 64 * part + 64]
+    queries = cta.queries.smem[stage, : slabs(cta.traits.depth), 64 * part : 64 * part + 64]
     dk = tc.wgmma_async(consumer.of_keys, dk, operand, queries, b_major="mn")
     tc.wgmma_commit()
     return dk, dv

@@ -23,12 +23,16 @@ class BackwardConfig:
     ----------
     parts : int
         Parts of 64 queries of a block: 1, or 2 for D up to 64.
-    wide : bool
-        For D above 128: tiles of 64 keys, and each consumer has half of the columns of the sums.
+    BN : int
+        Keys of a tile: 128, or 64 for D above 128.
+    q_stages, stages : int
+        Blocks of Q and of dO in shared memory.
     """
 
     parts: int = 1
-    wide: bool = False
+    BN: int = 64 * CONSUMERS
+    q_stages: int = 3
+    stages: int = 2
 
     @property
     def BM(self) -> int:
@@ -36,33 +40,9 @@ class BackwardConfig:
         return 64 * self.parts
 
     @property
-    def BN(self) -> int:
-        """Keys of a tile."""
-        return 64 if self.wide else 64 * CONSUMERS
-
-    @property
-    def q_stages(self) -> int:
-        """Blocks of Q in shared memory."""
-        return 2 if self.wide else 3
-
-    @property
-    def stages(self) -> int:
-        """Blocks of dO in shared memory."""
-        return 1 if self.wide else 2
-
-    @property
-    def shares(self) -> int:
-        """Shares of dQ of a block, of 64 x 64 elements each."""
-        return 4 if self.wide else 2
-
-    @property
     def dq_slabs(self) -> int:
         """Slabs of Q and K: as many as the shares of dQ have columns. TMA fills the rest with zeros."""
-        return 4 if self.wide else 3 - self.parts
-
-    def slabs(self, depth: int) -> int:
-        """Slabs of 64 columns of D in shared memory: an even number if each consumer has half."""
-        return -(-depth // (2 * SLAB)) * 2 if self.wide else -(-depth // SLAB)
+        return 3 - self.parts
 
 
 @dataclass
@@ -85,6 +65,30 @@ class Stages:
     empty: Any
 
 
+def slabs(depth: int) -> int:
+    """Slabs of 64 columns of D."""
+    return -(-depth // SLAB)
+
+
+def block_stages(x, of_row, stages: int, slabs: int, BM: int) -> Stages:
+    """Stages of blocks of `x`, with the numbers `of_row` of their rows."""
+    smem = tc.shared((stages, slabs, BM, SLAB), x.dtype, swizzle=128)
+    of_rows = tc.shared((stages, BM), tc.f32, align=128)
+    full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
+    of_blocks = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
+    return Stages(smem, of_blocks, of_rows, tc.tensor_map(of_row, (BM,)), full, empty)
+
+
+def init_barriers(full_keys, empty_keys, *parts):
+    """Initialise the mbarriers of the keys, and of stages with their arrivals. One thread runs this."""
+    full_keys[0].init(1)
+    empty_keys[0].init(CONSUMERS * WARPGROUP)
+    for part, arrivals in parts:
+        for stage in tc.static_range(part.smem.shape[0]):
+            part.full[stage].init(1)
+            part.empty[stage].init(arrivals)
+
+
 def following(states, config: BackwardConfig):
     """The next stage of Q with its phase, and the number of the next visit."""
     return advance(states[0], config.q_stages), states[1] + 1
@@ -95,17 +99,39 @@ def stage_of(visit, stages: int):
     return visit % stages, visit // stages % 2
 
 
-def weights_of(cta, scores, tile: KeyTile, query, queries: int, key, shifts):
-    """Weights of 64 keys and some queries, and factors of their slopes.
+def issue(product, a, b, part, depth: int):
+    """Issue a bᵀ over D as one group of wgmma. a: (slabs, 64, 64), b: (slabs, BM, 64).
+
+    The accumulators begin as zeros, although the product does not read them. So they take no
+    registers before.
+    """
+    acc, rows = product.d.zeros(), slice(64 * part, 64 * part + 64)
+    tc.wgmma_fence()
+    for slab in tc.static_range(slabs(depth)):
+        used = min(-(-depth // 16) * 16 - slab * SLAB, SLAB)
+        acc = tc.wgmma_async(product, acc, a[slab, :, :used], b[slab, rows, :used], accumulate=slab > 0)
+    tc.wgmma_commit()
+    return acc
+
+
+def issue_sum(product, total, operand, smem):
+    """Issue total += operand smem as one group of wgmma. smem: (slabs, 64, 64)."""
+    tc.wgmma_fence()
+    total = tc.wgmma_async(product, total, operand, smem, b_major="mn")
+    tc.wgmma_commit()
+    return total
+
+
+def weights_of(cta, seen, scores, query, key, shifts, transposed=False):
+    """Weights of 64 queries and 64 keys, and factors of their slopes.
 
     The factors are the weights, times the derivative of tanh. Only tiles at an edge need a mask.
     `shifts`: the logarithm of each query's sum, base 2.
     """
-    seen = tile.sequence.seen
     scores = cta.softmax.capped(scores)
     exponents = tc.fma(scores, cta.softmax.scale, -shifts)
-    if seen.needs_mask(query, queries, key, 64):
-        exponents = seen.masked(exponents, query, key, transposed=True)
+    if seen.needs_mask(query, 64, key, 64):
+        exponents = seen.masked(exponents, query, key, transposed)
     weights = tc.exp2(exponents, ftz=True)
     return weights, weights * (1 - scores * scores) if cta.traits.softcap else weights
 
@@ -115,17 +141,26 @@ def wait_for(cta, part: Stages, tile: KeyTile, block, state):
     stage, phase = state
     part.full[stage].wait(phase)
     if cta.traits.packed and (block + 1) * cta.config.BM > tile.sequence.queries:
-        clear(part.smem[stage], tile.sequence.queries - block * cta.config.BM)
+        clear(part.smem[stage], tile.sequence.queries - block * cta.config.BM, CONSUMERS * WARPGROUP)
+        tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
 
 
-def clear(smem, count):
+def clear_keys(cta, tile: KeyTile):
+    """Zero the keys and values behind the last key of a packed sequence."""
+    if cta.traits.packed and tile.key() + cta.config.BN > tile.sequence.seen.keys:
+        for smem in (cta.keys, cta.values):
+            clear(smem, tile.sequence.seen.keys - tile.key(), CONSUMERS * WARPGROUP)
+        tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
+
+
+def clear(smem, count, threads: int):
     """Zero the rows from `count` on of (slabs, rows, 64): zeros must not meet NaN bits.
 
-    These rows hold the next sequence. All consumers share the work.
+    These rows hold the next sequence. `threads` threads of consumers share the work. A barrier must
+    follow.
     """
-    zeros, thread, threads = tc.vector([smem.dtype(0)] * 8), tc.threadIdx.x - WARPGROUP, CONSUMERS * WARPGROUP
+    zeros, thread = tc.vector([smem.dtype(0)] * 8), (tc.threadIdx.x - WARPGROUP) % threads
     for slab in tc.static_range(smem.shape[0]):
         for i in tc.range(max(count, 0) * 8 + thread, smem.shape[1] * 8, threads):
             smem.at(slab, i // 8, i % 8 * 8).store(zeros)
     tc.fence_proxy_async()
-    tc.barrier(CLEAR_BARRIER, threads)

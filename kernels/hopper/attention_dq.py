@@ -7,14 +7,18 @@ registers again, and stores dQ.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_gradients import Sequences
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, store_rows
+from tensorcore_dsl.kernels.hopper.attention_blocks import CONSUMERS
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.hopper.streamk_scheduler import load_acquire
 
-DQ_STAGES = 2  # stages of shares of dQ; a writer for each
+DQ_STAGES = 2  # stages of dQ; a writer for each
+SHARES = CONSUMERS  # of dQ of a block, of 64 x 64 elements each
 REDUCE = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"
 
 
@@ -23,25 +27,20 @@ def dq_product(dtype):
     return tc.wgmma.m64n64k16(dtype, dtype, tc.f32)
 
 
-def hand_over(cta, consumer, dq, state, tile: KeyTile, block, head, share=None):
-    """Write a share of dQ to shared memory in the order of registers, for `add_up`.
+def hand_over(cta, consumer, dq, state, tile: KeyTile, block, head):
+    """Write the consumer's share of dQ to shared memory in the order of registers, for `add_up`.
 
-    state: a stage, and the parity with which it is empty. share: of both consumers together, or the
-    number of a share of this consumer alone. A share of columns beyond D adds nothing.
+    state: a stage, and the parity with which it is empty.
     """
     stage, phase = state
     cta.empty_dq[stage].wait(phase)
-    is_first = consumer.leader if share is not None else consumer.leader & (consumer.number == 0)
-    if is_first:
-        entry, adds = cta.dq_visit[stage], tile.active
-        if share is not None:
-            adds = adds & (share * SLAB < cta.traits.depth)
-        entry[0], entry[1] = cta.drawn[0], tc.select(adds, cta.tiles.head(tile, head), -1)
-        entry[2], entry[3], entry[4] = block, cta.drawn[2], 0 if share is None else share
+    if consumer.leader & (consumer.number == 0):
+        entry = cta.dq_visit[stage]
+        entry[0], entry[1] = cta.drawn[0], tc.select(tile.active, cta.tiles.head(tile, head), -1)
+        entry[2], entry[3] = block, cta.drawn[2]
     elements, thread = dq, tc.threadIdx.x % WARPGROUP
-    place = consumer.number if share is None else 0
     for i in tc.static_range(len(elements) // 4):
-        cta.dq.at(stage, place, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+        cta.dq.at(stage, consumer.number, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.fence_proxy_async()
     cta.full_dq[stage].arrive()
 
@@ -64,7 +63,7 @@ def add_up(cta, sums, turns, writer):
         if head >= 0:
             sequence = cta.tiles.sequences.at(visit[0])
             slot, turn = sequence.slot(block, head, cta.tiles.heads), sequence.turn(visit[3], block)
-            row = slot * cta.config.shares + visit[4]
+            row = slot * SHARES
             add(dq, empty, sums.at(row, 0), turns.at(row), turn)
         else:
             empty.arrive()
@@ -108,7 +107,7 @@ def finish(
 ):
     """dq = slope times the sums of each block, which lie in the order of registers.
 
-    dq: (batch, heads, queries, D). sums: (slots times shares, words), f32.
+    dq: (batch, heads, queries, D). sums: (slots times SHARES, words), f32.
     Grid: (blocks of the longest sequence, or more; heads; sequences).
     """
     BM, queries = config.BM, dq.shape[2]
@@ -122,18 +121,14 @@ def finish(
     first, end = sequence.visitors(block)
     number, thread = tc.threadIdx.x // WARPGROUP, tc.threadIdx.x % WARPGROUP
     slot, quads = sequence.slot(block, head, dq.shape[1]), product.d.layout.slots // 4
-    for pair in tc.static_range(0, config.shares, 2):
-        share, words = pair + number, []
-        exists = first < end if config.parts > 1 else (first < end) & (share * SLAB < traits.depth)
-        for i in tc.static_range(quads):
-            place = (i * WARPGROUP + thread) * 4
-            words += sums.at(slot * config.shares + share, place).load(4, pred=exists).elements()
-        part = tc.fragment(product.d, words) * slope
-        stage_matrices(part.to(dq.dtype), [staging[number, 0]], 0)
-        tc.syncwarp()
-        row, column = sequence.start + block * BM, 64 * share
-        if config.parts > 1:
-            row, column = row + 64 * share, 0
-        last = sequence.start + sequence.queries
-        store_rows(staging[number], (sequence.batch, head, row), last, dq, traits.depth, column)
-        tc.syncwarp()
+    words: list[Any] = []
+    for i in tc.static_range(quads):
+        place = (i * WARPGROUP + thread) * 4
+        words += sums.at(slot * SHARES + number, place).load(4, pred=first < end).elements()
+    stage_matrices((tc.fragment(product.d, words) * slope).to(dq.dtype), [staging[number, 0]], 0)
+    tc.syncwarp()
+    row, column = sequence.start + block * BM, 64 * number
+    if config.parts > 1:
+        row, column = row + 64 * number, 0
+    last = sequence.start + sequence.queries
+    store_rows(staging[number], (sequence.batch, head, row), last, dq, traits.depth, column)

@@ -252,10 +252,7 @@ def _bind_sm90(
     sequences = arrays[5].shape[0] - 1 if traits.packed else 1
     traits, config = configured(traits, queries, heads // descriptions["k"].shape[1], sequences)
     lines = heads if traits.pack == 1 else descriptions["k"].shape[1]
-    # Tiles of a causal mask differ in length: many heads advance together, and the longest tiles
-    # start first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
-    of_head = 2 * descriptions["k"].shape[2] * (traits.depth + traits.width)
-    section = min(max(L2_BYTES // of_head, 1), batch * lines) if traits.right else 1
+    section = section_of(traits, descriptions["k"].shape[2], batch * lines)
     rows = config.BM // traits.pack
     tiles = -(-queries // rows)
     if traits.packed:  # each sequence may begin a tile
@@ -277,6 +274,17 @@ def _bind_sm90(
         pdl=True,
     )
     return lambda *arrays: launch(*arguments(*arrays))
+
+
+def section_of(traits: AttentionTraits, keys: int, lines: int) -> int:
+    """Heads, of `lines`, that advance together in the list of tiles.
+
+    Tiles of a causal mask differ in length: many heads advance together, and the longest tiles start
+    first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
+    """
+    of_head = 2 * keys * (traits.depth + traits.width)
+    sections = -(-lines // max(L2_BYTES // of_head, 1))
+    return -(-lines // sections) if traits.right else 1
 
 
 def configured(

@@ -9,13 +9,16 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
-from tensorcore_dsl.kernels.attention_gradients import THREADS, sum_rows
+from tensorcore_dsl.kernels.attention_gradients import THREADS, TICKETS, sum_rows
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
-from tensorcore_dsl.kernels.hopper.attention_dq import finish
-from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+from tensorcore_dsl.kernels.hopper.attention_dq import SHARES, finish
+from tensorcore_dsl.kernels.hopper.attention_key_gradients import WEIGHT_STAGES, key_gradients
+from tensorcore_dsl.kernels.hopper.attention_query_gradients import BM as QUERY_ROWS
+from tensorcore_dsl.kernels.hopper.attention_query_gradients import query_gradients
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, WARPGROUP
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, empty_similar, on_stream
 from tensorcore_dsl.kernels.host.attention import (
@@ -25,6 +28,7 @@ from tensorcore_dsl.kernels.host.attention import (
     checked_problem,
     chosen_family,
     padded,
+    section_of,
     with_check,
 )
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
@@ -33,8 +37,8 @@ from tensorcore_dsl.kernels.host.workspace import scratch
 
 # Heads of k and v that advance together in the list of tiles, so that concurrent tiles of a head visit
 # different blocks. If a head has many tiles, fewer heads: else the sums of dQ leave the cache. With 8
-# heads, D 256 takes 3 to 4 % longer on an H200, and 32,768 keys 5 %.
-SECTION, LONG_SECTION = 8, 4
+# heads, 32,768 keys take 5 % longer on an H200.
+SECTION, LONG_SECTION, MANY_TILES = 8, 4, 128
 WORDS = 64 * 64  # f32 sums of a share of dQ
 
 
@@ -189,7 +193,7 @@ class Workspaces:
     def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
         """Shifts, deltas, turns and tickets, then sums of dQ, if any; see the kernels."""
         rows, turns = self.slots * self.BM, self.slots * max(self.shares, 1)
-        shapes: list[Any] = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((1,), tc.s32)]
+        shapes: list[Any] = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((TICKETS,), tc.s32)]
         if self.shares:
             shapes.append(((turns, WORDS), tc.f32))
         make = lambda: tuple(empty_like(like, *each) for each in shapes)
@@ -224,50 +228,68 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
 
 
 def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[..., None]:
-    """Bind the three launches: sums of rows; dK, dV and the sums of dQ; dQ."""
+    """Bind the launches: sums of rows; dK, dV and the sums of dQ; dQ. Above D 128, dQ has its own sums."""
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
-    keys, kv_heads = problem.arrays["k"].shape[2], problem.arrays["k"].shape[1]
-    sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
+    (batch, heads, queries, _), kv_heads = problem.shape, problem.arrays["k"].shape[1]
+    keys, wide = problem.arrays["k"].shape[2], is_wide(traits)
+    sequences = arrays[7].shape[0] - 1 if traits.packed else batch
     config = configured_gradients(traits)
-    spaces = Workspaces.of(problem, config.BM, config.shares, sequences)
+    spaces = Workspaces.of(problem, config.BM, 0 if wide else SHARES, sequences)
     of_head = -(-keys // config.BN)
-    tiles = of_head * kv_heads * sequences
-    section = SECTION if of_head < _many_tiles(traits, config) else LONG_SECTION  # not for packed sequences
+    tiles, query_tiles = of_head * kv_heads * sequences, -(-queries // QUERY_ROWS) * heads * sequences
+    section = LONG_SECTION if of_head >= MANY_TILES else SECTION  # not for packed sequences
+    if wide:
+        section = section_of(traits, keys, heads * batch)
     if traits.packed:  # each sequence may begin a tile
         tiles = (keys // config.BN + sequences) * kv_heads
+        query_tiles = (queries // QUERY_ROWS + sequences) * heads
 
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
         grad_lse, dq, dk, dv, *lists = others
-        *rows, turns, tickets, sums = spaces.allocate(q, stream)
+        *rows, turns, tickets = spaces.allocate(q, stream)[:4]
         starts = padded(tuple(lists), tickets)[:2]
-        shared_by = problem.shape[1] // kv_heads
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
-        main = q, k, v, grad, *rows, sums, turns, tickets, dk, dv, *starts
-        main = (*main, scale, cap, problem.scale, left, right, shared_by, section)
-        return before, main, (sums, dq, *starts, keys, problem.scale, left, right)
+        numbers = *starts, scale, cap, problem.scale, left, right
+        of_keys = dk, dv, *numbers, heads // kv_heads, section
+        if wide:
+            main = q, k, v, grad, *rows, tickets
+            return before, (*main, *of_keys), (*main, dq, *numbers, section)
+        sums = spaces.allocate(q, stream)[4]
+        of_queries = sums, dq, *starts, keys, problem.scale, left, right
+        return before, (q, k, v, grad, *rows, sums, turns, tickets, *of_keys), of_queries
 
     options = {"config": config, "traits": traits}
-    of_rows = {"BM": config.BM, "traits": traits, "shares": config.shares}
-    launches = (
+    of_rows = {"BM": config.BM, "traits": traits, "shares": max(spaces.shares, 1)}
+    of_tiles, threads = min(tiles, SMS), hopper.THREADS
+    launches: tuple[Any, ...] = (
         (sum_rows, spaces.grid, THREADS, of_rows),
-        (hopper.attention_backward_kernel, min(tiles, SMS), hopper.THREADS, options),
+        (hopper.attention_backward_kernel, of_tiles, threads, options),
         (finish, spaces.grid, 2 * WARPGROUP, options),
     )
+    if wide:
+        launches = (
+            launches[0],
+            (key_gradients, of_tiles, threads, options),
+            (query_gradients, min(query_tiles, SMS), threads, {"traits": traits}),
+        )
     return _bind_all(problem, launches, by_kernel, arrays, stream)
+
+
+def is_wide(traits: AttentionTraits) -> bool:
+    """Whether dQ has a kernel of its own."""
+    return max(traits.depth, traits.width) > 128
 
 
 def configured_gradients(traits: AttentionTraits) -> BackwardConfig:
     """Choose the configuration of the wgmma kernel by D."""
-    most = max(traits.depth, traits.width)
-    return BackwardConfig(2 if most <= SLAB else 1, wide=most > 128)
-
-
-def _many_tiles(traits: AttentionTraits, config: BackwardConfig) -> int:
-    """How many tiles of a head are many, measured. Under a causal mask the last ones are short."""
-    if not config.wide:
-        return 128
-    return 64 if traits.right else 1
+    if not is_wide(traits):
+        return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1)
+    of_keys, of_values = (-(-n // SLAB) for n in (traits.depth, traits.width))
+    size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold the weights of a block
+    free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * WEIGHT_STAGES
+    stages = min(free // (of_keys + of_values), 3)
+    return BackwardConfig(1, 64, stages, stages)
 
 
 def _bind_all(

@@ -12,9 +12,10 @@ from tensorcore_dsl.kernels.ampere.attention_backward import SIZES
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig
 from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
+from tensorcore_dsl.kernels.hopper.attention_query_gradients import BN as QUERY_KEYS
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.attention import check_lists, checked_problem, chosen_family, configured
-from tensorcore_dsl.kernels.host.attention_backward import configured_gradients
+from tensorcore_dsl.kernels.host.attention_backward import configured_gradients, is_wide
 from tensorcore_dsl.kernels.host.summation import Summation
 
 
@@ -87,8 +88,11 @@ class AttentionPlan:
                 f"one sum of the tensor cores"
             )
             of_queries = (
-                f"tiles of {config.BN} keys, each summed from zero, upwards, by the tensor cores; the sums "
-                f"of the tiles are added in f32, upwards"
+                f"keys from the last tile of {QUERY_KEYS} to the first, upwards in a tile: one sum of the "
+                f"tensor cores"
+                if is_wide(self.traits)
+                else f"tiles of {config.BN} keys, each summed from zero, upwards, by the tensor cores; the "
+                f"sums of the tiles are added in f32, upwards"
             )
         slopes = "P * (dP - delta)"
         if self.traits.softcap:

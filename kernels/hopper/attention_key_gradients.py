@@ -1,0 +1,306 @@
+"""dK and dV of attention for sm_90a by wgmma and TMA, D above 128. See attention_query_gradients for dQ.
+
+One pass, as in attention_backward, would add dQ of 64 keys at a time to sums in global memory. These
+additions take longer than computing the scores and slopes again for dQ.
+
+A persistent CTA computes one tile of 64 keys after the other, and visits the blocks of 64 queries that
+see these keys. dK and dV take D / 2 registers of a thread each, so each of two consumers has one:
+
+    weighing     scores k qᵀ, 32 registers; with exp2 the weights Pᵀ; dv += Pᵀ dO
+    sloping      slopes v dOᵀ, 32 registers; with the weights dSᵀ; dk += dSᵀ q
+
+The weighing consumer hands the weights over in shared memory, in f32 and in the order of registers. It
+is up to two blocks ahead. Each consumer issues its next scores, or slopes, in front of its sum. So the
+tensor cores multiply while it computes the next operand of the sum.
+
+A block of Q is free when dk has read it: the sloping consumer waits for the weights, and so for the
+scores. A block of dO is free when dv has read it, and every thread of the sloping consumer its deltas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_gradients import Sequences
+from tensorcore_dsl.kernels.attention_scores import Softmax
+from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
+from tensorcore_dsl.kernels.hopper.attention_backward import REGISTERS, produce
+from tensorcore_dsl.kernels.hopper.attention_blocks import (
+    CONSUMERS,
+    EXCHANGE_BARRIER,
+    BackwardConfig,
+    Stages,
+    block_stages,
+    clear,
+    clear_keys,
+    following,
+    init_barriers,
+    issue,
+    issue_sum,
+    slabs,
+    stage_of,
+    weights_of,
+)
+from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+
+THREADS = WARPGROUP * (1 + CONSUMERS)
+WEIGHT_STAGES = 2  # blocks of weights in shared memory
+
+
+@dataclass
+class Cta:
+    """Shared memory and barriers of a CTA.
+
+    Attributes
+    ----------
+    keys, values, full_keys, empty_keys, drawn
+        See attention_backward.
+    clean_queries, clean_grads : mbarrier
+        Of packed sequences, a stage each: rows behind the last query are zero.
+    weights : tile
+        Weights, times the derivative of tanh, in the order of registers: (stages, quads, threads, 4), f32.
+    """
+
+    tiles: KeyTileList
+    keys: Any
+    values: Any
+    maps: Any
+    full_keys: Any
+    empty_keys: Any
+    drawn: Any
+    queries: Stages
+    grads: Stages
+    clean_queries: Any
+    clean_grads: Any
+    weights: Any
+    full_weights: Any
+    empty_weights: Any
+    softmax: Softmax
+    config: BackwardConfig
+    traits: Any
+
+
+@tc.kernel
+def key_gradients(  # noqa: PLR0913
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    grad: tc.Array,
+    shifts: tc.Array,
+    deltas: tc.Array,
+    tickets: tc.Array,
+    dk: tc.Array,
+    dv: tc.Array,
+    starts_q: tc.Array,
+    starts_k: tc.Array,
+    scale: tc.f32,
+    cap: tc.f32,
+    slope: tc.f32,
+    left: tc.s32,
+    right: tc.s32,
+    shared_by: tc.s32,
+    section: tc.s32,
+    config: tc.Const,
+    traits: tc.Const,
+):
+    """The arguments: see attention_backward_kernel."""
+    tc.launch_bounds(THREADS, 1)
+    sequences = Sequences(
+        q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, config.BN
+    )
+    count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
+    tiles = KeyTileList(sequences, q.shape[1], k.shape[1], shared_by, section, count)
+    cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, Softmax(traits, scale, cap), config, traits)
+    leader = tc.threadIdx.x % WARPGROUP == 0
+
+    def producer():
+        if tc.threadIdx.x == 0:
+            produce(cta, tickets)
+
+    def weighing():
+        consume(cta, Weighing(cta, leader, *products(q.dtype, traits.width)), cta.values, dv, 1.0)
+
+    def sloping():
+        consume(cta, Sloping(cta, leader, *products(q.dtype, traits.depth)), cta.keys, dk, slope)
+
+    tc.warp_specialize((1, producer), (1, weighing), (1, sloping), registers=(*REGISTERS, REGISTERS[1]))
+
+
+def products(dtype, columns: int):
+    """The instructions for 64 x 64 scores or slopes, and for a sum of 64 keys."""
+    sums = getattr(tc.wgmma, f"m64n{columns}k16")(dtype, dtype, tc.f32, source="registers")
+    return tc.wgmma.m64n64k16(dtype, dtype, tc.f32), sums
+
+
+def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits):
+    """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
+    BM, BN, dtype = config.BM, config.BN, q.dtype
+    keys, values = (tc.shared((slabs(n), BN, SLAB), dtype, swizzle=128) for n in (traits.depth, traits.width))
+    maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
+    queries = block_stages(q, rows[0], config.q_stages, slabs(traits.depth), BM)
+    grads = block_stages(grad, rows[1], config.stages, slabs(traits.width), BM)
+    weights = tc.shared((WEIGHT_STAGES, BM * BN // (4 * WARPGROUP), WARPGROUP, 4), tc.f32)
+    drawn, full_keys, empty_keys = tc.shared(4, tc.s32), tc.mbarriers(1), tc.mbarriers(1)
+    full_weights, empty_weights = tc.mbarriers(WEIGHT_STAGES), tc.mbarriers(WEIGHT_STAGES)
+    clean_queries, clean_grads = tc.mbarriers(config.q_stages), tc.mbarriers(config.stages)
+    if tc.threadIdx.x == 0:
+        init_barriers(full_keys, empty_keys, (queries, 1), (grads, WARPGROUP + 1))
+        for each in (full_weights, empty_weights, clean_queries, clean_grads):
+            for stage in tc.static_range(len(each)):
+                each[stage].init(WARPGROUP)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    return Cta(
+        tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn, queries, grads,
+        clean_queries, clean_grads, weights, full_weights, empty_weights, softmax, config, traits,
+    )  # fmt: skip
+
+
+def consume(cta: Cta, consumer, smem, target, factor):
+    """Compute one of the two sums of each tile, and store it times `factor`, through `smem`."""
+    tile_phase, states = tc.u32(0), (start(0), tc.u32(0))
+    cta.full_keys.wait(tile_phase)
+    while cta.drawn[0] >= 0:
+        tile = cta.tiles.tile_at(cta.drawn)
+        clear_keys(cta, tile)
+        total, states = sum_up(cta, consumer, tile, states)
+        # All products of both consumers have read the keys and values.
+        tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
+        first = tile.sequence.key_start + tile.key()
+        end = tile.sequence.key_start + tile.sequence.seen.keys
+        stage_matrices((total * factor).to(target.dtype), [smem[slab] for slab in range(smem.shape[0])], 0)
+        tc.syncwarp()
+        store_rows(smem, (tile.sequence.batch, tile.kv_head, first), end, target, target.shape[3])
+        # Loads by ordinary instructions come before TMA overwrites the keys.
+        tc.fence_proxy_async()
+        cta.empty_keys.arrive()
+        tile_phase = tile_phase ^ 1
+        cta.full_keys.wait(tile_phase)
+
+
+def sum_up(cta: Cta, consumer, tile: KeyTile, states):
+    """One of the two sums over all visits of a tile.
+
+    No product is in flight from one round of the loop to the next one.
+    """
+    block, head = tile.end - 1, tc.s32(0)
+    scores = consumer.issue(tile, block, states)
+    tc.wgmma_wait(0)
+    operand = tc.as_operand(consumer.weigh(tile, block, states, scores), consumer.sums.a)
+    total = consumer.sums.d.zeros()
+    next_block, next_head = tile.after(block, head)
+    while next_block >= tile.first:
+        before, states = states, following(states, cta.config)
+        scores = consumer.issue(tile, next_block, states)
+        total = consumer.add(tile, block, before, operand, total)
+        block, head = next_block, next_head
+        next_block, next_head = tile.after(block, head)
+        tc.wgmma_wait(1)  # the scores are complete
+        weights = consumer.weigh(tile, block, states, scores)
+        tc.wgmma_wait(0)
+        consumer.release(before)
+        operand = tc.as_operand(weights, consumer.sums.a)
+    total = consumer.add(tile, block, states, operand, total)
+    tc.wgmma_wait(0)
+    consumer.release(states)
+    return total, following(states, cta.config)
+
+
+@dataclass
+class Weighing:
+    """The consumer for dV, and its products."""
+
+    cta: Cta
+    leader: Any
+    score: Any
+    sums: Any
+
+    def issue(self, tile: KeyTile, block, states):
+        """Issue k qᵀ."""
+        cta, stage = self.cta, states[0][0]
+        wait_for(cta, cta.queries, cta.clean_queries, tile, block, states[0], cleans=True)
+        return issue(self.score, cta.keys, cta.queries.smem[stage], 0, cta.traits.depth)
+
+    def weigh(self, tile: KeyTile, block, states, scores):
+        """Compute Pᵀ, and hand the factors of the slopes over."""
+        cta, thread = self.cta, tc.threadIdx.x % WARPGROUP
+        shifts = tc.load_columns(cta.queries.rows[states[0][0]], scores)
+        weights, factors = weights_of(
+            cta, tile.sequence.seen, scores, block * cta.config.BM, tile.key(), shifts, transposed=True
+        )
+        stage, phase = stage_of(states[1], WEIGHT_STAGES)
+        cta.empty_weights[stage].wait(phase ^ 1)
+        elements = factors.elements()
+        for i in tc.static_range(len(elements) // 4):
+            cta.weights.at(stage, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+        tc.fence_proxy_async()  # the next block of Q comes by TMA, with its shifts
+        cta.full_weights[stage].arrive()
+        return weights
+
+    def add(self, tile: KeyTile, block, states, operand, total):
+        """Issue dv += Pᵀ dO."""
+        cta, state = self.cta, stage_of(states[1], self.cta.config.stages)
+        wait_for(cta, cta.grads, cta.clean_grads, tile, block, state)
+        return issue_sum(self.sums, total, operand, cta.grads.smem[state[0]])
+
+    def release(self, states):
+        """Release the block of dO that the last sum has read."""
+        self.cta.grads.empty[states[1] % self.cta.config.stages].arrive(pred=self.leader)
+
+
+@dataclass
+class Sloping:
+    """The consumer for dK, and its products."""
+
+    cta: Cta
+    leader: Any
+    score: Any
+    sums: Any
+
+    def issue(self, tile: KeyTile, block, states):
+        """Issue v dOᵀ."""
+        cta, state = self.cta, stage_of(states[1], self.cta.config.stages)
+        wait_for(cta, cta.grads, cta.clean_grads, tile, block, state, cleans=True)
+        return issue(self.score, cta.values, cta.grads.smem[state[0]], 0, cta.traits.width)
+
+    def weigh(self, tile: KeyTile, block, states, slopes):
+        """Compute dSᵀ. The factors of the weighing consumer lie in the same registers."""
+        cta, thread = self.cta, tc.threadIdx.x % WARPGROUP
+        of_grads = states[1] % cta.config.stages
+        slopes = slopes - tc.load_columns(cta.grads.rows[of_grads], slopes)
+        tc.fence_proxy_async()  # the next block of dO comes by TMA, with its deltas
+        cta.grads.empty[of_grads].arrive()
+        stage, phase = stage_of(states[1], WEIGHT_STAGES)
+        cta.full_weights[stage].wait(phase)
+        words: list[Any] = []
+        for i in tc.static_range(len(slopes.elements()) // 4):
+            words += cta.weights.at(stage, i, thread, 0).load(4).elements()
+        cta.empty_weights[stage].arrive()
+        return tc.fragment(self.score.d, words) * slopes
+
+    def add(self, tile: KeyTile, block, states, operand, total):
+        """Issue dk += dSᵀ q. The weights of the block have come, so Q has come before, and is clean."""
+        return issue_sum(self.sums, total, operand, self.cta.queries.smem[states[0][0]])
+
+    def release(self, states):
+        """Release the block of Q that the last sum has read."""
+        self.cta.queries.empty[states[0][0]].arrive(pred=self.leader)
+
+
+def wait_for(cta: Cta, part: Stages, clean, tile: KeyTile, block, state, cleans=False):
+    """Wait for a block of Q or dO.
+
+    One consumer cleans the rows behind the last query of a packed sequence: zeros must not meet NaN
+    bits of the next sequence. Both consumers wait for it.
+    """
+    stage, phase = state
+    part.full[stage].wait(phase)
+    if cta.traits.packed:
+        if cleans:
+            if (block + 1) * cta.config.BM > tile.sequence.queries:
+                clear(part.smem[stage], tile.sequence.queries - block * cta.config.BM, WARPGROUP)
+            clean[stage].arrive()
+        clean[stage].wait(phase)

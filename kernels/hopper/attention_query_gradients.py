@@ -1,0 +1,264 @@
+"""dQ of attention for sm_90a by wgmma and TMA, D above 128. See attention_key_gradients for dK and dV.
+
+A persistent CTA computes tiles of 128 queries of one head, as the forward kernel does. Q and dO of the
+tile stay in shared memory; K and V pass through pipelines of stages, in tiles of 64 keys from the last
+one to the first. Each of two consumers has 64 queries:
+
+    scores, slopes   q kᵀ and dO vᵀ: f32, 32 registers of each thread
+    dS               16-bit A operands in registers: 16
+    dq               dS k, summed over key tiles: f32, D / 2
+
+A consumer issues dq of a tile and the scores and slopes of the next one together. The consumers take
+turns at it (ping-pong): while one computes dS, the tensor cores multiply for the other one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_gradients import Sequences
+from tensorcore_dsl.kernels.attention_scores import Softmax
+from tensorcore_dsl.kernels.hopper.attention import (
+    ORDER_BARRIER,
+    SLAB,
+    Stages,
+    advance,
+    load_keys,
+    load_queries,
+    stage_matrices,
+    start,
+    store_rows,
+)
+from tensorcore_dsl.kernels.hopper.attention_backward import REGISTERS
+from tensorcore_dsl.kernels.hopper.attention_blocks import (
+    CLEAR_BARRIER,
+    CONSUMERS,
+    clear,
+    issue,
+    issue_sum,
+    slabs,
+    stage_of,
+    weights_of,
+)
+from tensorcore_dsl.kernels.hopper.attention_tiles import QueryTile, TileList
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, WARPGROUP
+
+BM, BN = 64 * CONSUMERS, 64  # queries and keys of a tile
+THREADS = WARPGROUP * (1 + CONSUMERS)
+
+
+@dataclass
+class Cta:
+    """Shared memory and barriers of a CTA.
+
+    Attributes
+    ----------
+    queries, grads, keys, values : Stages
+        Q and dO have one stage, which is free when dQ is stored. The memory of Q stages dQ.
+    drawn : tile
+        Sequence * heads + head, and the first query, or -1 behind the last tile.
+    """
+
+    queries: Stages
+    grads: Stages
+    keys: Stages
+    values: Stages
+    drawn: Any
+    tiles: TileList
+    sequences: Sequences
+    softmax: Softmax
+    score: Any
+    sums: Any
+    traits: Any
+
+
+@tc.kernel
+def query_gradients(  # noqa: PLR0913
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    grad: tc.Array,
+    shifts: tc.Array,
+    deltas: tc.Array,
+    tickets: tc.Array,
+    dq: tc.Array,
+    starts_q: tc.Array,
+    starts_k: tc.Array,
+    scale: tc.f32,
+    cap: tc.f32,
+    slope: tc.f32,
+    left: tc.s32,
+    right: tc.s32,
+    section: tc.s32,
+    traits: tc.Const,
+):
+    """dq: (batch, heads, queries, D). tickets: the second one counts the tiles that are drawn. The other
+    arguments: see attention_backward_kernel.
+    """
+    tc.launch_bounds(THREADS, 1)
+    sequences = Sequences(q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, 64, BN)
+    heads, count = q.shape[1], starts_q.shape[0] - 1 if traits.packed else q.shape[0]
+    group = q.shape[1] // k.shape[1]
+    tiles = TileList(q, k, starts_q, starts_k, left, right, section, heads, group, count, BM, BN, traits)
+    cta = make_cta(q, k, v, grad, tiles, sequences, Softmax(traits, scale, cap), traits)
+
+    def producer():
+        if tc.threadIdx.x == 0:
+            produce(cta, tickets)
+
+    def consumers(number):
+        consume(cta, number, dq, (shifts, deltas), slope)
+
+    tc.warp_specialize((1, producer), (CONSUMERS, consumers), registers=REGISTERS)
+
+
+def make_cta(q, k, v, grad, tiles, sequences, softmax, traits):
+    """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
+    of_keys, of_values = slabs(traits.depth), slabs(traits.width)
+    size = 2 * 64 * SLAB  # bytes of a slab of 64 rows
+    free = (SMEM_BYTES - SMEM_RESERVED) // size - CONSUMERS * (of_keys + of_values)
+    # A stage of V is free earlier than one of K, and needed later.
+    k_stages = min((free - of_values) // of_keys, 3)
+    v_stages = min((free - k_stages * of_keys) // of_values, 3)
+
+    shapes = (1, CONSUMERS, of_keys), (1, CONSUMERS, of_values), (k_stages, of_keys), (v_stages, of_values)
+    # Tiles first: they begin at multiples of 1024 bytes.
+    tiles_of = [tc.shared((*shape, 64, SLAB), q.dtype, swizzle=128) for shape in shapes]
+    queries, grads, keys, values = (
+        Stages(
+            smem,
+            tc.tensor_map(x, (1, 1, 64, SLAB), swizzle=128),
+            tc.mbarriers(smem.shape[0]),
+            tc.mbarriers(smem.shape[0]),
+        )
+        for x, smem in zip((q, grad, k, v), tiles_of, strict=True)
+    )
+    drawn = tc.shared((1, 2), tc.s32)
+    score = tc.wgmma.m64n64k16(q.dtype, q.dtype, tc.f32)
+    sums = getattr(tc.wgmma, f"m64n{traits.depth}k16")(q.dtype, q.dtype, tc.f32, source="registers")
+    if tc.threadIdx.x == 0:
+        for part, arrivals in (
+            (queries, CONSUMERS * WARPGROUP), (grads, 1), (keys, CONSUMERS), (values, CONSUMERS)
+        ):  # fmt: skip
+            for stage in tc.static_range(part.smem.shape[0]):
+                part.full[stage].init(1)
+                part.empty[stage].init(arrivals)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    return Cta(queries, grads, keys, values, drawn, tiles, sequences, softmax, score, sums, traits)
+
+
+def produce(cta: Cta, tickets):
+    """Draw query tiles, and load their rows, keys and values. One thread runs this.
+
+    A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
+    """
+    tiles, drawn, tile_phase, visit = cta.tiles, cta.drawn, tc.u32(1), tc.u32(0)
+    line, first, _, sequence, before = tiles.locate(tc.s32(tc.blockIdx.x), tc.s32(0), tc.s32(0))
+    while first >= 0:
+        tile = tiles.tile_at(line, first)
+        cta.queries.empty[0].wait(tile_phase)
+        tile_phase = tile_phase ^ 1
+        drawn[0, 0], drawn[0, 1] = line, first  # published by the arrival below
+        load_queries(cta.queries, tile, 0, cta.traits, slabs(cta.traits.depth))
+        load_queries(cta.grads, tile, 0, cta.traits, slabs(cta.traits.width))
+        key = tile.last
+        for _ in tc.range(0, tile.count):
+            for part in (cta.keys, cta.values):
+                stage, phase = stage_of(visit, part.smem.shape[0])
+                load_keys(part, tile, key, (stage, phase ^ 1), tiles, None)
+            key, visit = key - BN, visit + 1
+        ticket = tc.atomic("add", tickets.at(1), 1)
+        line, first, _, sequence, before = tiles.locate(tc.gridDim.x + ticket, sequence, before)
+    cta.queries.empty[0].wait(tile_phase)
+    drawn[0, 1] = -1
+    cta.queries.full[0].arrive()
+
+
+def consume(cta: Cta, number, dq, rows, slope):
+    """Compute dQ of 64 rows of each query tile."""
+    tile_phase, states = tc.u32(0), (start(0), start(0))
+    if number == CONSUMERS - 1:
+        tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
+    cta.queries.full[0].wait(tile_phase)
+    while cta.drawn[0, 1] >= 0:
+        tile = cta.tiles.tile_at(cta.drawn[0, 0], cta.drawn[0, 1])
+        cta.grads.full[0].wait(tile_phase)
+        sequence, row = cta.sequences.at(tile.sequence), tile.first + 64 * number
+        # The second consumer may have no queries. Then it computes others again, and stores nothing.
+        at = sequence.slot(min(row // 64, sequence.blocks() - 1), tile.head, cta.tiles.heads) * 64
+        shift, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in rows)
+        total, states = sum_up(cta, number, tile, row, shift, delta, states)
+        # Each warp overwrites its own 16 rows of Q, whose products are complete.
+        staging = cta.queries.smem[0, number]
+        stage_matrices((total * slope).to(dq.dtype), [staging[slab] for slab in range(staging.shape[0])], 0)
+        tc.syncwarp()
+        batch, start_row = tile.place
+        store_rows(staging, (batch, tile.head, start_row + row), tile.end, dq, cta.traits.depth)
+        # Loads by ordinary instructions come before TMA overwrites Q.
+        tc.fence_proxy_async()
+        cta.queries.empty[0].arrive()
+        tile_phase = tile_phase ^ 1
+        cta.queries.full[0].wait(tile_phase)
+    if number == 0:
+        tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
+
+
+def sum_up(cta: Cta, number, tile: QueryTile, row, shift, delta, states):
+    """dq of 64 queries over all their key tiles.
+
+    No product is in flight from one round of the loop to the next one.
+    """
+    leader, key = tc.threadIdx.x % WARPGROUP == 0, tile.last
+    wait_for(cta, states)
+    if cta.traits.packed and key + BN > tile.seen.keys:
+        for part, (stage, _) in zip((cta.keys, cta.values), states, strict=True):
+            clear(part.smem[stage], tile.seen.keys - key, CONSUMERS * WARPGROUP)
+        tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
+    scores, slopes = issue_scores(cta, number, states)
+    tc.wgmma_wait(1)
+    _, factors = weights_of(cta, tile.seen, scores, row, key, shift)
+    tc.wgmma_wait(0)
+    cta.values.empty[states[1][0]].arrive(pred=leader)
+    operand, total = tc.as_operand(factors * (slopes - delta), cta.sums.a), cta.sums.d.zeros()
+    for _ in tc.range(1, tile.count):
+        key, before = key - BN, states
+        states = following(cta, states)
+        wait_for(cta, states)
+        tc.barrier(ORDER_BARRIER + number, 2 * WARPGROUP)
+        total = issue_sum(cta.sums, total, operand, cta.keys.smem[before[0][0]])
+        scores, slopes = issue_scores(cta, number, states)
+        tc.barrier_arrive(ORDER_BARRIER + 1 - number, 2 * WARPGROUP)
+        tc.wgmma_wait(1)  # dq and the scores are complete
+        cta.keys.empty[before[0][0]].arrive(pred=leader)
+        _, factors = weights_of(cta, tile.seen, scores, row, key, shift)
+        tc.wgmma_wait(0)
+        cta.values.empty[states[1][0]].arrive(pred=leader)
+        operand = tc.as_operand(factors * (slopes - delta), cta.sums.a)
+    total = issue_sum(cta.sums, total, operand, cta.keys.smem[states[0][0]])
+    tc.wgmma_wait(0)
+    cta.keys.empty[states[0][0]].arrive(pred=leader)
+    return total, following(cta, states)
+
+
+def following(cta: Cta, states):
+    """The next stages of K and V, with their phases."""
+    return tuple(
+        advance(state, part.smem.shape[0]) for part, state in zip((cta.keys, cta.values), states, strict=True)
+    )
+
+
+def wait_for(cta: Cta, states):
+    """Wait for a tile of K and of V."""
+    for part, (stage, phase) in zip((cta.keys, cta.values), states, strict=True):
+        part.full[stage].wait(phase)
+
+
+def issue_scores(cta: Cta, number, states):
+    """Issue q kᵀ and dO vᵀ, one group each."""
+    (k_stage, _), (v_stage, _) = states
+    scores = issue(cta.score, cta.queries.smem[0, number], cta.keys.smem[k_stage], 0, cta.traits.depth)
+    slopes = issue(cta.score, cta.grads.smem[0, number], cta.values.smem[v_stage], 0, cta.traits.width)
+    return scores, slopes
