@@ -369,7 +369,24 @@ def test_errors_are_at_the_line_of_cuda(cuda):
     with pytest.raises(tc.Race) as race:
         cuda.no_barrier[1, 64](floats(64), np.zeros(64, np.float32))
     assert "RACE" in lines[race.value.loc.line - 1]
+    assert race.value.cure == "__syncthreads() between the two would order them"
     cuda.no_barrier.emulator(checks=False)[1, 64](floats(64), np.zeros(64, np.float32))
+
+
+def test_a_race_in_a_file_of_ptx():
+    text = """
+    .shared .b32 s[64]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; xor.b32 %r3, %r2, 128; mov.u32 %r4, s;
+    add.u32 %r2, %r2, %r4; add.u32 %r3, %r3, %r4; st.shared.u32 [%r2], %r1;
+    ld.shared.u32 %r5, [%r3]; ret;
+"""
+    kernel = module(text)["k"]
+    with pytest.raises(tc.Race) as race:
+        kernel[1, 64](0)
+    assert race.value.cure == "bar.sync between the two would order them"
+    with pytest.raises(
+        tc.ArgumentError, match=r"kernel k is launched with a grid and a block: k\[grid, block\]"
+    ):
+        kernel(0)
 
 
 ENDLESS = {

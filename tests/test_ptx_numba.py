@@ -116,6 +116,47 @@ def test_a_race_is_at_its_line_of_python():
     kernel.emulator(checks=False)[1, 64](np.ones(64, np.float32))
 
 
+@cuda.jit
+def half_a_warp(x: Any, factor: Any, y: Any) -> None:
+    i = cuda.threadIdx.x
+    if i % 32 < 16:
+        cuda.syncthreads()
+    x[i] = factor * y[i]
+
+
+def test_reports_speak_as_numba_does():
+    x = np.zeros(64, np.float32)
+    with tc.ptx.numba_on_cpu(), pytest.raises(tc.errors.Race) as race:
+        no_barrier[1, 64](x)
+    assert race.value.cure == "cuda.syncthreads() between the two would order them"
+    line, source = (
+        no_barrier.py_func.__code__.co_firstlineno + 3,
+        "part[cuda.threadIdx.x] = x[cuda.threadIdx.x]",
+    )
+    assert f"at line {line} (`{source}`)" in race.value.message
+    with (
+        tc.ptx.numba_on_cpu(),
+        pytest.raises(tc.errors.Divergence, match=r"^cuda.syncthreads\(\) \(bar.sync\) "),
+    ):
+        half_a_warp[1, 64](x, 2.0, x)
+    outside = r"byte 248 of argument 'y', which has bytes 0 to 247 \(shape \(31,\), dtype float64\)"
+    with tc.ptx.numba_on_cpu(), pytest.raises(tc.errors.OutOfBounds, match=outside):
+        half_a_warp[1, 48](x, 2, np.zeros(31))
+
+
+def test_a_finding_has_the_name_of_the_function(tmp_path, capfd):
+    script = tmp_path / "script.py"
+    kernel = "@cuda.jit\ndef alone(x):\n    x[64] = 1\n"
+    script.write_text(f"import numpy as np\nfrom numba import cuda\n{kernel}alone[1, 1](np.zeros(64))\n")
+    assert main(["check", str(script)]) == 1
+    assert "OutOfBounds in kernel alone: " in capfd.readouterr().out
+
+
+def test_a_launch_without_a_grid():
+    with pytest.raises(tc.ArgumentError, match=r"grid and a block: no_barrier\[grid, block\]"):
+        tc.ptx.from_numba(no_barrier)(np.zeros(64))
+
+
 def test_a_first_launch_that_fails_leaves_no_other_error(tmp_path):
     """Its arrays end after the emulated driver; Python would print the errors of their destructors."""
     script = tmp_path / "fails.py"

@@ -290,7 +290,7 @@ class Kernel:
     barriers: by address in the CTA, the variable that holds an mbarrier, with the number of calls
         around its assignment.
     mixed_swizzles: tiles of different swizzles share bytes.
-    foreign: another compiler wrote the kernel.
+    foreign: the language of a kernel that another compiler wrote, a key of `advice.LANGUAGES`.
     """
 
     name: str
@@ -310,7 +310,7 @@ class Kernel:
     tiles: list[SharedTile] = field(default_factory=list)
     barriers: dict[int, tuple[int, str]] = field(default_factory=dict)
     mixed_swizzles: bool = False
-    foreign: bool = False
+    foreign: str = ""
 
 
 def walk(block: Block) -> Iterator[Node]:

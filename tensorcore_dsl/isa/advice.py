@@ -1,5 +1,7 @@
 """What messages call instructions: the function of the language first, the instruction in parentheses."""
 
+import re
+
 from tensorcore_dsl.isa import names
 
 _FUNCTIONS = {
@@ -26,6 +28,22 @@ def called(mnemonic: str) -> str:
     """`tc.function() (mnemonic)`, or only the mnemonic where no function of the language emits it alone."""
     short = next((name for name in _FUNCTIONS if f"{mnemonic}.".startswith(f"{name}.")), "")
     return f"tc.{_FUNCTIONS[short]} ({mnemonic})" if short else mnemonic
+
+
+# What orders the threads of a block, and of a warp, in kernels of other compilers.
+LANGUAGES = {
+    "CUDA": ("__syncthreads()", "__syncwarp()"),
+    "PTX": ("bar.sync", "bar.warp.sync"),
+    "Numba": ("cuda.syncthreads()", "cuda.syncwarp()"),
+    "Triton": ("tl.debug_barrier()", "tl.debug_barrier()"),
+}
+
+
+def translated(text: str, language: str) -> str:
+    """A message about a kernel of another compiler: its calls, else instructions."""
+    for call, theirs in zip(("tc.barrier()", "tc.syncwarp()"), LANGUAGES.get(language, ())):
+        text = text.replace(call, theirs)
+    return re.sub(r"tc\.\w+\([^)]*\) \(([\w.:]+)\)", r"\1", text) if language else text
 
 
 BULK_WAIT, BULK_WAIT_READ = (called(names.bulk_wait(reading)) for reading in (False, True))

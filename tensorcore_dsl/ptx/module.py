@@ -8,25 +8,42 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.dtypes import DType, named
-from tensorcore_dsl.errors import ArchError, ArgumentError, LaunchError, TensorCoreError, listing, public
+from tensorcore_dsl.errors import (
+    ArchError,
+    ArgumentError,
+    EmulationError,
+    LaunchError,
+    TensorCoreError,
+    listing,
+    public,
+)
 from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
 from tensorcore_dsl.ir.nodes import Kernel, Op
+from tensorcore_dsl.isa.advice import translated
 from tensorcore_dsl.ptx import syntax, system_library
 from tensorcore_dsl.ptx.reader import LOCAL, kernel_of, part_name
 from tensorcore_dsl.ptx.simplify import in_memory
 from tensorcore_dsl.ptx.tensor_maps import TensorMap, on_arrays
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
-from tensorcore_dsl.runtime.launch_config import Dim, Dims, LaunchConfig, LaunchKey, configuration, configured
+from tensorcore_dsl.runtime.launch_config import (
+    Dim,
+    Dims,
+    LaunchConfig,
+    LaunchKey,
+    configuration,
+    configured,
+    refuse_call,
+)
 
 
 @public
@@ -203,9 +220,9 @@ class PtxKernel:
     def program(self) -> Program:
         """The flat program with its compiled loops. All emulators of the kernel share it."""
         programs = self.module._programs
-        if self.name not in programs:
-            programs[self.name] = compile_program(self.ir)
-        return programs[self.name]
+        if self.ir.name not in programs:
+            programs[self.ir.name] = compile_program(self.ir)
+        return programs[self.ir.name]
 
     @public
     def emulator(self, arch: str | None = None, *, checks: bool = True) -> PtxKernel:
@@ -229,6 +246,10 @@ class PtxKernel:
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
         config, _ = configuration(self.name, key)
         return partial(self._run, config)
+
+    @public
+    def __call__(self, *arguments: Any) -> NoReturn:
+        refuse_call(self.name, self.name)
 
     @public
     def configured(
@@ -263,8 +284,8 @@ class PtxKernel:
         )
         return partial(self._run, config)
 
-    def _run(self, config: LaunchConfig, *arguments: Any, memory: Sequence[np.ndarray] = ()) -> Report:
-        """memory: arrays that the kernel reaches by addresses that are numbers, as allocations 0, 1, ..."""
+    def _run(self, config: LaunchConfig, *arguments: Any, memory: Sequence[GlobalPointer] = ()) -> Report:
+        """memory: what the kernel reaches by addresses that are numbers, from allocation 0 on."""
         config = _within_directives(config, self.function)
         declared = self.function.params
         if len(arguments) != len(declared):
@@ -298,7 +319,7 @@ class PtxKernel:
                 _value(argument, param.value.type.dtype, param.name)
                 for argument, param in zip(on_arrays(argument_values, arrays), self.ir.params, strict=True)
             ]
-            values[:0] = [GlobalPointer(x, f"allocation {i}") for i, x in enumerate(memory)]
+            values[:0] = memory
             session = current_session()
             checks = self.checks or session is not None
             launch = partial(
@@ -316,6 +337,7 @@ class PtxKernel:
                 races=checks,
                 order=session.order if session else None,
             )
+            launch = partial(_told, launch, self.ir.foreign)
             with system_library.full_heap_told(self.name, self.module._memory):
                 return session.run(self.name, launch) if session else launch()
 
@@ -324,6 +346,16 @@ class PtxKernel:
         if isinstance(x, TensorMap):
             return {in_memory(param.name): x}
         return _fields(param, x)
+
+
+def _told(launch: Callable[[], Report], language: str) -> Report:
+    """Launch a kernel; errors advise what its language has."""
+    try:
+        return launch()
+    except EmulationError as error:
+        error.args = (translated(error.message, language),)
+        (error.message,) = error.args
+        raise
 
 
 def _within_directives(config: LaunchConfig, kernel: syntax.Function) -> LaunchConfig:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib import import_module
 from itertools import count
 from math import prod
@@ -30,7 +32,7 @@ from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import ArgumentError, LaunchError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.core.residency import limits, multiprocessors
-from tensorcore_dsl.interpreter.memory.global_memory import allocation_of, base_of
+from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer, allocation_of, base_of
 from tensorcore_dsl.ptx.cuda_kernels import ptx_of
 from tensorcore_dsl.ptx.module import Module, PtxKernel, linked
 
@@ -186,6 +188,7 @@ class Driver:
                 (library, "get_cufunc", self.loaded(library.get_cufunc)),
                 (library, "get_ltoir", _without_lines(library.get_ltoir)),
                 (dispatcher, "launch", self.launch),
+                (dispatcher._Kernel, "launch", self.named(dispatcher._Kernel.launch)),
                 (dispatcher, "LaunchConfig", SimpleNamespace),  # cuda.core's asks for a device
                 (memory, "launch", self.launch),
                 (memory, "_Linker", _linker(bridge._Linker, self.arch)),
@@ -387,18 +390,34 @@ class Driver:
     ) -> int:
         return min(limits(self.arch, threads, kernel.ir.shared_bytes + shared).values())
 
+    def named(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Numba's launch of a kernel; keeps its name, and the names and types of its arrays, for messages."""
+
+        def launch(kernel: Any, *arguments: Any, **options: Any) -> None:
+            pairs = zip(inspect.signature(kernel.py_func).parameters, kernel.argument_types, strict=False)
+            arrays = [(name, str(kind.dtype)) for name, kind in pairs if hasattr(kind, "ndim")]
+            self.contexts.named = kernel.py_func.__name__, arrays
+            original(kernel, *arguments, **options)
+
+        return launch
+
     def launch(self, stream: Any, config: Any, kernel: Any, *arguments: Any) -> None:
         ptx: PtxKernel = kernel.handle
         values = [self.value(x, p.type) for x, p in zip(arguments, ptx.function.params, strict=True)]
-        launch = ptx.emulator(checks=self.checks).configured(
+        name, arrays = vars(self.contexts).pop("named", (ptx.name, ()))
+        launch = replace(ptx, name=name, checks=self.checks).configured(
             config.grid,
             config.block,
             shared_bytes=config.shmem_size if ptx.ir.dynamic else 0,
             cooperative=config.is_cooperative,
         )
+        places = [place for x in values if isinstance(x, int) and (place := allocation_of(x)) >= 0]
         with self.lock:
+            memory = [GlobalPointer(x, f"allocation {i}") for i, x in enumerate(self.arrays)]
+            for place, (of, kind) in zip(places, arrays, strict=False):
+                memory[place] = GlobalPointer(_typed(self.arrays[place], kind), of)
             try:
-                self.reports.append(launch(*values, memory=self.arrays))
+                self.reports.append(launch(*values, memory=memory))
             except LaunchError as error:
                 raise _launch_error()(f"CUDA_ERROR_INVALID_VALUE: {error.message}", error.loc) from None
 
@@ -408,6 +427,14 @@ class Driver:
         if dtype.kind == "f":
             return float(x)
         return (self.on_device(int(x)) if dtype.bits == 64 else int(x)) % (1 << dtype.bits)
+
+
+def _typed(memory: np.ndarray, kind: str) -> np.ndarray:
+    """An allocation as an array of a type of Numba, or of bytes."""
+    try:
+        return memory.view(kind)
+    except (TypeError, ValueError):  # NumPy has no such type, or the memory no whole elements
+        return memory
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.ptx.numba_driver import Driver
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
 
 
 @public
@@ -94,6 +94,11 @@ class NumbaKernel(EagerDict):
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
         config, _ = configuration(self.dispatcher.py_func.__name__, key)
         return partial(self._run, config)
+
+    @public
+    def __call__(self, *arguments: Any) -> NoReturn:
+        name = self.dispatcher.py_func.__name__
+        refuse_call(name, name)
 
     @cached_property
     def _driver(self) -> Driver:

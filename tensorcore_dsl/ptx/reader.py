@@ -40,6 +40,14 @@ def kernel_of(function: Function, text: Text) -> tuple[nodes.Kernel, int]:
     return reader.kernel, reader.local_bytes
 
 
+def _language(function: Function) -> str:
+    """The language of a kernel, as `advice.LANGUAGES` calls it."""
+    files = {node.loc.filename for node in function.body} - {function.loc.filename}
+    if any(file.endswith(".py") for file in files):
+        return "Numba" if function.name.startswith("_Z") else "Triton"
+    return "CUDA" if files else "PTX"
+
+
 class _Reader:
     """Translates one kernel.
 
@@ -103,7 +111,7 @@ class _Reader:
             shared_align=align,
             dynamic=max((v.align for v in dynamic), default=0),
             cluster=(*cluster, 1, 1)[:3] if cluster else None,  # type: ignore[arg-type]
-            foreign=True,
+            foreign=_language(function),
         )
 
     def refuse(self, text: str, loc: Loc) -> NoReturn:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import numpy as np
@@ -119,6 +119,10 @@ class TritonKernel:
     @public
     def __getitem__(self, grid: Any) -> Callable[..., Report]:
         return functools.partial(self._run, (grid,) if isinstance(grid, int) else grid)
+
+    @public
+    def __call__(self, *arguments: Any) -> NoReturn:
+        raise ArgumentError(f"kernel {_name(self.function)} is launched with a grid: kernel[(blocks,)](...)")
 
     def _run(self, grid: Any, *arguments: Any) -> Report:
         with triton_on_cpu(self.arch, checks=self.checks) as reports:

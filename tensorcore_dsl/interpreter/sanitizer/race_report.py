@@ -6,7 +6,7 @@ import ast
 import linecache
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,6 +75,7 @@ class Finding:
         here, there = chunk.loc(self.step), self._owner.names.loc(self._step)
         unfenced = self.what in (history.UNFENCED_WRITE, history.UNFENCED_READ)
         text = self._unfenced(here, there) if unfenced else self._text(here, there)
+        text = advice.translated(text, chunk.program.kernel.foreign)
         error = (EmulationError if unfenced else Race)(text, here)
         self._complete(error, text, there)
         if not self.mild:
@@ -470,16 +471,18 @@ def line_text(loc: Loc | None, here: Loc | None) -> str:
 
 def expression(loc: Loc | None) -> str:
     """The source of an expression on one line, "" if there is none; `...` ends a long one."""
-    if loc is None or loc.end_column <= loc.column:
+    if loc is None:
         return ""
     line = linecache.getline(loc.filename, loc.line)
+    if loc.end_column <= loc.column:  # another compiler knows only the line
+        loc = replace(loc, column=0, end_column=len(line.encode()))
     text = line.encode()[loc.column : loc.end_column].decode(errors="ignore").strip()
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
 
 
 def _target(loc: Loc | None) -> str:
     """The element that an expression or an assignment names; "" for calls."""
-    text = expression(loc)
+    text = expression(loc) if loc and loc.end_column else ""
     with suppress(SyntaxError, IndexError):
         statement = ast.parse(text).body[0]
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
