@@ -101,6 +101,17 @@ def test_a_relative_path_names_the_same_lines(columns, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("call", ["check(1, 64)", "check(1, 64, in_place=True)", "explore(2)[1, 64]"])
+def test_launches_that_are_checked_are_seen(call, tmp_path):
+    script = tmp_path / "checked.py"
+    kernel = "@tc.kernel\ndef step(x: tc.Array):\n    x[tc.threadIdx.x] += 1\n"
+    calls = f"x = np.zeros(64, np.float32)\nstep.{call}(x)\nstep[1, 64](x)\nprint(x.sum())\n"
+    script.write_text(f"import numpy as np\nimport tensorcore_dsl as tc\n{kernel}{calls}")
+    for wanted, number in (("step", 1), (None, 1), ("step", 2)):
+        (seen,) = observe(str(script), wanted, number=number)
+        assert seen.name == "step" and seen.report is not None and seen.result.ok
+
+
 def test_findings_stand_at_their_lines():
     (race,) = view(*observe(SCRIPT, "reverse"))["findings"]
     assert (race["kind"], race["key"], race["other"]) == (

@@ -10,7 +10,7 @@ from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.findings import CheckResult
 from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.errors import public
-from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.kernel.emulation import Emulator, PreparedLaunch
 from tensorcore_dsl.runtime.devices import by_rank
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
@@ -47,6 +47,8 @@ class Check:
             emulator = replace(emulator, order=session.order)
         chosen = emulator.compiled(runtime, constants)
         launch = lambda: emulator.launch(self.config, runtime, chosen)
+        if session is not None:
+            session.sees(kernel.__name__, PreparedLaunch(emulator, self.config, copied(runtime), chosen))
         result.report = result.collect(kernel.__name__, launch)
         named = by_rank(kernel.runtime_names, runtime)
         result.arguments = {name: value for name, value in named if hasattr(value, "shape")}

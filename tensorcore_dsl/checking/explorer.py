@@ -18,7 +18,7 @@ from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.checking.variations import one_switch, variations
 from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
-from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.kernel.emulation import Emulator, PreparedLaunch
 from tensorcore_dsl.runtime.devices import by_rank, flat
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
@@ -52,6 +52,9 @@ class Explorer:
         if session is not None and session.collect:
             emulator = replace(emulator, checks=session.checks)
         with on_host(runtime) as arrays:
+            if session is not None:
+                chosen = emulator.compiled(arrays, constants)
+                session.sees(kernel.__name__, PreparedLaunch(emulator, config, copied(arrays), chosen))
             return _Search(emulator, config, arrays, constants).explore(self.n).noted()
 
 

@@ -45,7 +45,8 @@ class _Group:
 
     def takes(self, launch: PreparedLaunch) -> bool:
         """May a launch overlap with the last one? Not if the host has changed arrays since."""
-        follows = launch.place.pdl and launch.place.stream == self.launches[-1].place.stream
+        place, last = launch.place, self.launches[-1].place
+        follows = place is not None and last is not None and place.pdl and place.stream == last.stream
         pairs = zip(_flat(self.arguments), _flat(self.after), strict=True)
         return follows and all(
             now.tobytes() == then.tobytes() for now, then in pairs if isinstance(now, np.ndarray)

@@ -43,6 +43,10 @@ class Session:
             raise Stopped
         return Report() if report is None else report
 
+    def sees(self, kernel: str, launch: Callable[[], Report]) -> bool:
+        """Run a launch that does not run in this session, on copies, if the session observes it."""
+        return False
+
     def note(self, result: CheckResult) -> None:
         """Count the launches and findings of a call that returns its findings, as `kernel.check` does.
 

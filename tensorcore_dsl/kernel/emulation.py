@@ -129,7 +129,7 @@ class PreparedLaunch:
     config: LaunchConfig
     arguments: Sequence[Any]
     chosen: Specialisation
-    place: Queued
+    place: Queued | None = None
 
     def __call__(self) -> Report:
         return self.emulator.launch(self.config, self.arguments, self.chosen, self.place)

@@ -49,15 +49,18 @@ class ObservingSession(Session):
         self.observed: list[Observed] = []
 
     def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
+        return Report() if self.sees(kernel, launch) else super().run(kernel, launch)
+
+    def sees(self, kernel: str, launch: Callable[[], Report]) -> bool:
         if not isinstance(launch, PreparedLaunch):  # a kernel of another compiler
-            return super().run(kernel, launch)
+            return False
         self.launches[kernel] += 1
         if self.launches[kernel] != self.number or self.wanted not in (None, kernel):
-            return super().run(kernel, launch)
+            return False
         self.observed.append(_observe(kernel, launch))
         if self.wanted is not None:
             raise Stopped
-        return Report()
+        return True
 
 
 def _observe(name: str, launch: PreparedLaunch) -> Observed:
