@@ -11,6 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 
 A = np.zeros((16, 64), tc.bf16.numpy)
@@ -38,6 +39,19 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
     "no stages": (
         lambda: HopperConfig(stages=-1),
         "group_m are 1 or more, stages 0 or more: HopperConfig(BM=128",
+    ),
+    "stages not chosen": (
+        lambda: kernels.gemm(A, B, config=HopperConfig(stages=0)),
+        "stages is 1 or more; config.with_stages() takes as many as fit: HopperConfig(BM=128",
+    ),
+    "one stage": (lambda: AmpereConfig(stages=1), "stages is 2 or more: AmpereConfig("),
+    "a step of half a product": (
+        lambda: kernels.gemm(A, B, config=AmpereConfig(BK=8)),
+        "for bf16, WM is a multiple of 16, WN of 8 and BK of 16: AmpereConfig(",
+    ),
+    "a warp of half a product": (
+        lambda: kernels.gemm(A, B, config=AmpereConfig(BM=16, WM=8)),
+        "for bf16, WM is a multiple of 16, WN of 8 and BK of 16: AmpereConfig(",
     ),
     "nothing to split": (lambda: HopperConfig(split_k=0), "k_slabs and group_m are 1 or more"),
     "more slots than memory": (

@@ -69,6 +69,8 @@ class AmpereConfig:
         sizes = (field.name for field in fields(self) if field.name != "streamk_units")
         if min(getattr(self, name) for name in sizes) < 1 or self.streamk_units < 0:
             raise tc.ArgumentError(f"all fields are 1 or more, streamk_units 0 or more: {self}")
+        if self.stages < 2 and not self.is_of_vectors:
+            raise tc.ArgumentError(f"stages is 2 or more: {self}")
         if self.streamk_units and self.split_k > 1:
             raise tc.ArgumentError(f"stream-K divides K itself, without split_k: {self}")
         if self.BM % self.WM or self.BN % self.WN or self.threads > 1024:

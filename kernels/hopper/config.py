@@ -16,6 +16,8 @@ SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
 SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
 MAX_STAGES = 12  # default limit of `with_stages`
 WARPGROUP = 128  # threads
+MAX_BM = 448  # a producer and seven consumers have the 1024 threads of a CTA
+MAX_CLUSTER = 16  # CTAs of a cluster
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
@@ -84,8 +86,18 @@ class HopperConfig:
             raise tc.ArgumentError(
                 f"{', '.join(positive[:-1])} and {positive[-1]} are 1 or more, stages 0 or more: {self}"
             )
-        if self.BM < 64 or self.BM % 64 or not 16 <= self.BN <= 256:
-            raise tc.ArgumentError(f"BM is 64, 128, ..., and BN 16 to 256: {self}")
+        if self.cluster_size > MAX_CLUSTER:
+            raise tc.ArgumentError(
+                f"cluster_m * cluster_n * split_k, the CTAs of a cluster, is at most {MAX_CLUSTER}: {self}"
+            )
+        if not 64 <= self.BM <= MAX_BM or self.BM % 64 or not 16 <= self.BN <= 256:
+            raise tc.ArgumentError(f"BM is 64, 128, ..., {MAX_BM}, and BN 16 to 256: {self}")
+        if (
+            self.BM + self.BN
+        ) * SWIZZLE_BYTES * self.k_slabs > 2 * SMEM_BYTES:  # a sparse A has half the bytes
+            raise tc.ArgumentError(
+                f"a stage, (BM + BN) * k_slabs * {SWIZZLE_BYTES} bytes, exceeds shared memory: {self}"
+            )
         if self.BN % 8:
             raise tc.ArgumentError(f"BN is a multiple of 8: {self}")
         if self.mma_in_flight not in (0, 1):

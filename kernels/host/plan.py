@@ -318,6 +318,8 @@ def plan_hopper(
 
 def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmProblem) -> Plan:
     """Plan a wgmma kernel; usual: see `choose_for`."""
+    if config is not None and not config.stages:
+        raise tc.ArgumentError(f"stages is 1 or more; config.with_stages() takes as many as fit: {config}")
     kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.multiplied_as]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
@@ -421,6 +423,11 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
     grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
     if config.is_of_vectors:
         return _plan_vectors(problem, config, grid)
+    rows, depth = 8 if problem.dtype == tc.f64 else 16, 32 // problem.dtype.itemsize  # of one product
+    if config.WM % rows or config.WN % 8 or config.BK % depth:
+        raise tc.ArgumentError(
+            f"for {problem.dtype}, WM is a multiple of {rows}, WN of 8 and BK of {depth}: {config}"
+        )
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
     kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
@@ -486,7 +493,6 @@ def is_f64_pipelined(problem: GemmProblem, config: AmpereConfig) -> bool:
     return (
         problem.multiplied_as == tc.f64
         and has_wgmma()
-        and config.stages > 1
         and not any(n % WIDTH for n in (config.WM, config.WN, config.BK))
         and max(config.BM, config.BN, config.BK) <= 256  # of a TMA box
     )
