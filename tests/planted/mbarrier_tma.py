@@ -269,7 +269,8 @@ BULK_STORES = {
     "wait for one less": error("buffer[0, 63 - t] = 100 #1"),
     "wait by another thread": error("buffer[0, 63 - t] = 100 #1"),
     "no commit": error("buffer[0, 63 - t] = 100 #1"),
-    "every lane stores": race("tc.tma_store(map, (i, 0) #1"),
+    # The lanes' stores, of the same bytes, are a warning; the buffer is written while lanes 1 to 31 still read it.
+    "every lane stores": error("buffer[0, 63 - t] = 100 #1"),
     "a store behind the barrier": race("buffer[0, 63 - t] = 100 #2", "tc.tma_store(map, (i, 0) #2"),
     "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0) #2"),
     "no last wait": error("tc.tma_store(map, (i, 0) #2"),

@@ -8,13 +8,14 @@ load there; it reads its source until the phase that counts its bytes is seen to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter.core import shadow
-from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import PerThread, scalar, taken, words
@@ -46,9 +47,13 @@ RESULTS = 3  # numbers that `_load_all` returns in an array
 
 
 class BulkCopies:
-    """The bulk copies of a chunk of CTAs; `commits` counts the groups of each thread."""
+    """The bulk copies of a chunk of CTAs.
+
+    commits: the number of groups of each thread. repeats: a store repeats that of another lane.
+    """
 
     commits = PerThread()
+    repeats = False
 
     def __init__(self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory, clusters: Clusters) -> None:
         self.chunk, self.shared, self.storage = chunk, shared, shared.storage
@@ -172,7 +177,30 @@ class BulkCopies:
         chunk.tally.bytes["global", "store"] += inside
         return True
 
+    def _turns(self, op: str | None, *operands: Any) -> Iterator[None]:
+        """Narrow the active threads to those whose stores differ, then to one that repeats a lane's store.
+
+        CUTLASS's epilogues store a box with a whole warp: each lane the same bytes to the same place.
+        """
+        chunk, threads, active = self.chunk, self.chunk.here.numbers, self.chunk.mask
+        turns = [threads]
+        if op is None and len(threads) > 1:
+            each = [np.broadcast_to(x, active.shape)[threads].astype(np.int64) for x in operands]
+            _, first = np.unique(np.stack([threads // WARP, *each]), axis=1, return_index=True)
+            turns = [threads[first], np.delete(threads, first)[:1]]
+        for turn in filter(len, turns):
+            self.repeats = turn is not turns[0]
+            mask = np.zeros_like(active)
+            mask[turn] = True
+            chunk.narrow(mask)
+            yield
+        chunk.narrow(active)
+
     def tensor_store(self, tensor: Any, coordinates: Any, offsets: Any, src: Any, op: str | None) -> None:
+        for _ in self._turns(op, tensor, src, *coordinates):
+            self._tensor_store(tensor, coordinates, offsets, src, op)
+
+    def _tensor_store(self, tensor: Any, coordinates: Any, offsets: Any, src: Any, op: str | None) -> None:
         if op is None and offsets is None and self._store_alike(tensor, coordinates, src):
             return
         for thread in np.flatnonzero(self.chunk.mask):
@@ -203,10 +231,11 @@ class BulkCopies:
                 self._load(int(thread), box, dst, bar, mask, BULK_ALIGN)
 
     def store(self, dst: Any, src: Any, size: Any, op: str | None, dtype: Any) -> None:
-        for thread in np.flatnonzero(self.chunk.mask):
-            box = self._global_bytes(int(thread), dst, scalar(size, thread), "bulk store", dtype)
-            if box is not None:
-                self._store(int(thread), box, scalar(src, thread), op, BULK_ALIGN)
+        for _ in self._turns(op, dst, src, size):
+            for thread in np.flatnonzero(self.chunk.mask):
+                box = self._global_bytes(int(thread), dst, scalar(size, thread), "bulk store", dtype)
+                if box is not None:
+                    self._store(int(thread), box, scalar(src, thread), op, BULK_ALIGN)
 
     def copy_to_cta(self, dst: Any, src: Any, size: Any, bar: Any) -> None:
         chunk = self.chunk
@@ -440,7 +469,7 @@ class BulkCopies:
                 conflicts.append(detector.global_spans(verb, operations, rows, reduces))
         made = [conflict for conflict in conflicts if conflict is not None]
         if made:
-            min(made, key=lambda conflict: conflict.which).tell()
+            min(made, key=lambda conflict: conflict.which).tell(self.repeats)
 
     def _read(self, thread: int, box: TensorBox, src: int, align: int, *, copies: bool) -> None:
         """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""

@@ -69,9 +69,10 @@ class Finding:
     since: int
     mild: bool
 
-    def tell(self) -> None:
-        """Raise or warn."""
+    def tell(self, mild: bool = False) -> None:
+        """Raise or warn. mild: both are known to write the same value."""
         chunk = self.races.names
+        self.mild |= mild
         here, there = chunk.loc(self.step), self._owner.names.loc(self._step)
         unfenced = self.what in (history.UNFENCED_WRITE, history.UNFENCED_READ)
         text = self._unfenced(here, there) if unfenced else self._text(here, there)

@@ -48,7 +48,7 @@ class Conflict(NamedTuple):
     """An asynchronous operation, by its number in a step, in conflict with an access; `tell` raises that."""
 
     which: int
-    tell: Callable[[], None]
+    tell: Callable[..., None]
 
     @classmethod
     def of(cls, finding: race_report.Finding, operations: Operations) -> Conflict:
