@@ -198,7 +198,10 @@ def test_a_struct_by_value(cuda):
     assert np.array_equal(y[:60], np.float32(1.5) * x[:60]) and not y[60:].any()
     with pytest.raises(tc.ArgumentError, match=r"reads by_value_param_0\+8, of which no value was given"):
         cuda.by_value[1, 64]({0: 1.5, 4: 60}, y)
-    with pytest.raises(tc.ArgumentError, match="has 16 bytes, such as those of a struct: pass a dict"):
+    y[:] = 0
+    cuda.by_value[1, 64]({0: np.array([1.5, 0], "f4").tobytes(), 4: 60, 8: x}, y)
+    assert np.array_equal(y[:60], np.float32(1.5) * x[:60])
+    with pytest.raises(tc.ArgumentError, match="has 16 bytes, such as those of a struct: pass its bytes"):
         cuda.by_value[1, 64](1.5, y)
 
 
@@ -919,6 +922,66 @@ arguments = [{{"0" = 5, "8" = {{name = "x", file = "{path}"}}}}, WANTED]
     run_launches(str(ptx), str(launches))
     launches.write_text(one.replace("WANTED", "7"))
     with pytest.raises(tc.EmulationError, match="trap"):
+        run_launches(str(ptx), str(launches))
+
+
+STRUCT_IN_MEMORY = """
+.version 8.0
+.target sm_90
+.address_size 64
+.entry k(.param .align 64 .b8 s[320])
+{ .reg .b64 %rd<9>; .reg .b32 %r<9>; .reg .f32 %f<3>; .reg .pred %p<3>;
+    .shared .align 128 .b8 tile[128]; .shared .align 8 .b8 bar[8];
+    mov.b64 %rd1, s; cvta.param.u64 %rd2, %rd1; add.s64 %rd3, %rd2, 64; add.s64 %rd4, %rd2, 192;
+    mov.u32 %r1, %tid.x; setp.ne.u32 %p1, %r1, 0; @%p1 bra LOADED;
+    mbarrier.init.shared.b64 [bar], 1; fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared.b64 _, [bar], 128;
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [tile], [%rd3, {0, 0}], [bar];
+LOADED: bar.sync 0;
+WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [bar], 0; @!%p2 bra WAIT;
+    mov.u32 %r2, tile; mad.lo.u32 %r2, %r1, 4, %r2; ld.shared.f32 %f1, [%r2];
+    ld.param.f32 %f2, [s+16]; mul.f32 %f1, %f1, %f2; st.shared.f32 [%r2], %f1;
+    ld.param.u64 %rd5, [s]; ld.param.u32 %r3, [s+8]; @%p1 bra STORE; st.global.u32 [%rd5], %r3;
+STORE: fence.proxy.async.shared::cta; bar.sync 0;
+    cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd4, {0, %r7}], [tile];
+    cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret; }
+"""
+
+
+@pytest.mark.parametrize("offset", [False, True])
+def test_a_struct_with_tensor_maps(offset):
+    """All lanes of a warp store one box, as CUTLASS does, or each its own box over those of others."""
+    text = STRUCT_IN_MEMORY.replace("%r7", "%r1" if offset else "0")
+    x, y, n = floats(4, 8), np.zeros((4, 8), np.float32), np.zeros(1, np.int32)
+    maps = {64: tc.ptx.tensor_map(x, (4, 8)), 192: tc.ptx.tensor_map(y, (4, 8))}
+    content = {1: np.array([0, 0, 7, 0, 2], "f4").tobytes()[1:]}
+    run = tc.ptx.load(text)["k"][1, 32]
+    if offset:
+        with pytest.raises(tc.Race, match="cp.async.bulk.tensor"):
+            run({**maps, **content, 0: n})
+        return
+    for fields in ({8: 7, 16: 2.0}, {8: np.int32(7), 16: np.float32(2)}, content):
+        n[:] = y[:] = 0
+        with pytest.warns(tc.RaceWarning, match="both write the same value"):
+            run({**fields, **maps, 0: n})
+        assert np.array_equal(y, 2 * x) and (n.view("f4") == 7 if fields is content else n == 7)
+    with pytest.raises(tc.EmulationError, match=r"uses byte 64 of argument .* where no tensor map is: pass"):
+        run({**content, 0: n, 192: maps[192]})
+    with pytest.raises(tc.ArgumentError, match="s has 320 bytes; the field at 256 has 128"):
+        run({**content, **maps, 0: n, 256: maps[64]})
+
+
+def test_a_launch_of_a_struct_with_tensor_maps(tmp_path):
+    ptx, launches = tmp_path / "k.ptx", tmp_path / "launch.toml"
+    ptx.write_text(STRUCT_IN_MEMORY.replace("%r7", "0"))
+    (tmp_path / "s.bin").write_bytes(bytes(16) + np.float32(2).tobytes() + bytes(300))
+    box = '{dtype = "f32", shape = [4, 8], box = [4, 8]}'
+    struct = f'bytes = "{tmp_path}/s.bin", 0 = {{dtype = "s32", shape = 1}}, 64 = {box}, 192 = {box}'
+    launches.write_text(f"[[launch]]\ngrid = 1\nblock = 32\narguments = [{{{struct}}}]\n")
+    with pytest.warns(tc.RaceWarning):
+        run_launches(str(ptx), str(launches))
+    launches.write_text(launches.read_text().replace("s.bin", "none.bin"))
+    with pytest.raises(tc.ArgumentError, match="launch 1: cannot read"):
         run_launches(str(ptx), str(launches))
 
 

@@ -16,7 +16,8 @@ from tensorcore_dsl.isa.effects import VOLATILE, WARP
 from tensorcore_dsl.isa.spec import Instruction, row
 
 ADDRESS = "global_address"
-# The address is that of the array on the host. rank: one less than the number of axes. strides: bytes,
+VIRTUAL = 1 << 63  # With this bit, the address of a map is one of the launch.
+# The address is that of the array on the host, without VIRTUAL. rank: one less than the number of axes. strides: bytes,
 # of all axes but the innermost.
 OBJECT = np.dtype(
     [(ADDRESS, "u8"), ("global_stride", "u8", 4), ("box_dim", "u4", 5),

@@ -35,7 +35,7 @@ def run_launches(ptx: str, path: str, arch: str | None = None) -> None:
     - an array: a table with `dtype`, `shape` and `fill` ("zeros", "range", "random" or a number), or with
       the `file` of a NumPy array;
     - a tensor map: the table of an array with `box` and `swizzle`;
-    - a struct: a table with each field at its offset in bytes.
+    - a struct: a table with each field at its offset in bytes, and with a file of all other `bytes`.
 
     Tables with the same `name` denote one array.
     """
@@ -86,12 +86,24 @@ def _sizes(value: Any) -> Any:
 def _argument(value: Any, arrays: dict[str, Any], where: str) -> Any:
     if not isinstance(value, dict):
         return value
-    if all(key.isdigit() for key in value):
-        return {int(key): _argument(field, arrays, where) for key, field in value.items()}
+    offsets = value.keys() - {"bytes"}
+    if all(offset.isdigit() for offset in offsets):
+        fields = {int(offset): _argument(value[offset], arrays, where) for offset in offsets}
+        if "bytes" in value:
+            content = _read(value["bytes"], where, lambda path: Path(path).read_bytes())
+            fields |= {1: content[1:]} if 0 in fields else {0: content}
+        return fields
     array = (
         arrays.setdefault(value["name"], _array(value, where)) if "name" in value else _array(value, where)
     )
     return tensor_map(array, value["box"], value.get("swizzle", 0)) if "box" in value else array
+
+
+def _read(path: Any, where: str, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise ArgumentError(f"{where}: cannot read {path!r}: {error}") from None
 
 
 def _array(table: dict[str, Any], where: str) -> np.ndarray:
@@ -100,10 +112,7 @@ def _array(table: dict[str, Any], where: str) -> np.ndarray:
             f"{where}: an array has {listing(sorted(unknown))}; the keys are {', '.join(_OF_ARRAYS)}"
         )
     if "file" in table:
-        try:
-            return np.asarray(np.load(table["file"]))
-        except (OSError, ValueError, TypeError) as error:
-            raise ArgumentError(f"{where}: cannot read {table['file']!r}: {error}") from None
+        return np.asarray(_read(table["file"], where, np.load))
     if not {"dtype", "shape"} <= table.keys():
         raise ArgumentError(f"{where}: an array has a file, or dtype and shape")
     shape = table["shape"]

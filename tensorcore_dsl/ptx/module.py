@@ -30,9 +30,9 @@ from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
 from tensorcore_dsl.ir.nodes import Kernel, Op
 from tensorcore_dsl.isa.advice import translated
 from tensorcore_dsl.ptx import syntax, system_library
-from tensorcore_dsl.ptx.reader import LOCAL, kernel_of, part_name
-from tensorcore_dsl.ptx.simplify import in_memory
-from tensorcore_dsl.ptx.tensor_maps import TensorMap, on_arrays
+from tensorcore_dsl.ptx.reader import LOCAL, kernel_of
+from tensorcore_dsl.ptx.structs import StructInMemory, parts_of
+from tensorcore_dsl.ptx.tensor_maps import TensorMap
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import (
@@ -292,7 +292,9 @@ class PtxKernel:
             raise ArgumentError(f"{self.name} takes {len(declared)} arguments, {len(arguments)} were given")
         values_by_name: dict[str, Any] = {}
         for param, argument in zip(declared, arguments, strict=True):
-            values_by_name |= self._parts(param, argument) if param.array else {param.name: argument}
+            values_by_name |= (
+                parts_of(param, argument, self.ir.params) if param.array else {param.name: argument}
+            )
         if self.local_bytes:
             threads = prod(config.grid) * prod(config.block)
             values_by_name[LOCAL] = np.zeros(threads * self.local_bytes, np.uint8)
@@ -312,14 +314,17 @@ class PtxKernel:
                 f"{listing(ARCHS)} instead",
                 self.module._text.target_loc,
             )
-        with on_host(
-            [argument.array if isinstance(argument, TensorMap) else argument for argument in argument_values]
-        ) as arrays:
+        with on_host(argument_values) as values:
+            pointers = list(memory)
             values = [
-                _value(argument, param.value.type.dtype, param.name)
-                for argument, param in zip(on_arrays(argument_values, arrays), self.ir.params, strict=True)
+                _value(
+                    x.content(pointers) if isinstance(x, StructInMemory) else x,
+                    param.value.type.dtype,
+                    param.name,
+                )
+                for x, param in zip(values, self.ir.params, strict=True)
             ]
-            values[:0] = memory
+            values[:0] = pointers
             session = current_session()
             checks = self.checks or session is not None
             launch = partial(
@@ -340,12 +345,6 @@ class PtxKernel:
             launch = partial(_told, launch, self.ir.foreign)
             with system_library.full_heap_told(self.name, self.module._memory):
                 return session.run(self.name, launch) if session else launch()
-
-    def _parts(self, param: syntax.Variable, x: Any) -> dict[str, Any]:
-        """Return the values of a parameter that is an array of bytes, by their names in the IR."""
-        if isinstance(x, TensorMap):
-            return {in_memory(param.name): x}
-        return _fields(param, x)
 
 
 def _told(launch: Callable[[], Report], language: str) -> Report:
@@ -399,16 +398,6 @@ def _dim(extents: tuple[int, ...] | None) -> Dim | None:
     return x, y, z
 
 
-def _fields(param: syntax.Variable, x: Any) -> dict[str, Any]:
-    """Return the fields of a struct argument, by their names in the IR."""
-    if not isinstance(x, dict) or not all(isinstance(offset, int) for offset in x):
-        raise ArgumentError(
-            f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass a dict with the "
-            "value of each field by its offset, {0: 1.5, 8: array}"
-        )
-    return {part_name(param.name, offset): value for offset, value in x.items()}
-
-
 def _initial(variable: syntax.Variable, text: syntax.Text) -> np.ndarray:
     """Return the initial bytes of a variable."""
     width = max(named(variable.type).bits // 8, 1)
@@ -428,7 +417,7 @@ def _initial(variable: syntax.Variable, text: syntax.Text) -> np.ndarray:
 def _value(x: Any, dtype: DType, name: str) -> Any:
     """Convert an argument to the emulator's form."""
     if isinstance(x, TensorMap):
-        return x.argument(x.array, name)
+        return x.argument(name)
     if isinstance(x, np.ndarray):
         if dtype.bits != 64:
             raise ArgumentError(f"parameter {name} has {dtype.bits} bits, and the address of an array 64")

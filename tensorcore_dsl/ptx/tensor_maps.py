@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.memory.map_objects import TYPES
-from tensorcore_dsl.isa.tensormap import OBJECT
+from tensorcore_dsl.isa.tensormap import OBJECT, VIRTUAL
 from tensorcore_dsl.runtime.arguments import describe
 
 SWIZZLES = (0, 32, 64, 128)
@@ -38,16 +38,22 @@ class TensorMap:
     swizzle: int = 0
     nan_fill: bool = False
 
-    def argument(self, array: np.ndarray, name: str) -> TensorMapArgument:
-        """Return the emulator's argument for parameter `name`. `array` is the host copy of `self.array`."""
+    def on_host(self, view: Callable[[Any], Any]) -> TensorMap:
+        """Return the map of a NumPy view of the array."""
+        return replace(self, array=view(self.array))
+
+    def argument(self, name: str) -> TensorMapArgument:
+        """Return the emulator's argument for parameter `name`."""
+        array = self.array
         axes = tuple(reversed(range(array.ndim)))
         box, writable = self.box[::-1], array.flags.writeable
         return TensorMapArgument(array, name, axes, box, self.swizzle, writable, nan_fill=self.nan_fill)
 
-    def object(self, array: np.ndarray) -> np.ndarray:
-        """Return the map's 128 bytes in the emulator's format. `array` is the host copy of `self.array`."""
+    def object(self, address: int) -> np.ndarray:
+        """Return the map's 128 bytes in the emulator's format. `address`: of the array in this launch."""
+        array = self.array
         tensor_map, rank = np.zeros(1, OBJECT), array.ndim
-        tensor_map["global_address"] = array.__array_interface__["data"][0]
+        tensor_map["global_address"] = VIRTUAL | address
         tensor_map["rank"], tensor_map["swizzle_mode"] = rank - 1, SWIZZLES.index(self.swizzle)
         tensor_map["elemtype"] = TYPES.index(f"{'uf'[self.nan_fill]}{8 * array.itemsize}")
         tensor_map["global_dim"][0, :rank], tensor_map["box_dim"][0, :rank] = (
@@ -98,11 +104,3 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0, nan_fill: bool 
     if nan_fill and not (dtype.is_float and dtype.itemsize > 1):
         raise ArgumentError(f"nan_fill is of f16, bf16, f32 and f64; the array holds {dtype}")
     return TensorMap(array, tuple(map(int, box)), swizzle, nan_fill)
-
-
-def on_arrays(values: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    """Replace the array of each value, or of each tensor map, by the item of `arrays` at its index."""
-    return [
-        replace(x, array=array) if isinstance(x, TensorMap) else array
-        for x, array in zip(values, arrays, strict=True)
-    ]

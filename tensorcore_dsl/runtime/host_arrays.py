@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -29,8 +30,10 @@ def on_host(args: Sequence[Any]) -> Iterator[list[Any]]:
 def _view(arg: Any, back: list[tuple[Any, np.ndarray[Any, Any]]]) -> Any:
     if isinstance(arg, PerRank):
         return PerRank(_view(one, back) for one in arg)
-    if isinstance(arg, (np.ndarray, np.generic, bool, int, float, type(None))):
+    if isinstance(arg, (np.ndarray, np.generic, bool, int, float, bytes, type(None))):
         return arg
+    if hasattr(arg, "on_host"):  # a struct or a tensor map of a PTX kernel
+        return arg.on_host(partial(_view, back=back))
     if type(arg).__module__.partition(".")[0] == "torch":
         return _torch_view(arg)
     if hasattr(arg, "copy_to_host") and hasattr(arg, "copy_to_device"):  # Numba's arrays

@@ -210,6 +210,10 @@ class GlobalMemory(accesses.WordMemory):
             self.refuse(wrong << 32 | thread, addresses, size, verb)
         return f"argument {self.arguments.pointers[index].name!r}", int(row[accesses.REAL]) + offset
 
+    def read_only(self, address: int) -> bool:
+        """Whether no thread may write the argument at a virtual address."""
+        return not self.table[allocation_of(address), accesses.WRITABLE]
+
     def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check."""
         code, thread = wrong >> 32, wrong & 0xFFFFFFFF

@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.sanitizer.races import Conflict, Operations
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.tensormap import OBJECT
+from tensorcore_dsl.isa.tensormap import ADDRESS, OBJECT, VIRTUAL
 
 # Element types by the number of the manual's table 33; later ones have no bytes of their own.
 TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32", "f64", "bf16", "f32", "f32")
@@ -96,13 +96,20 @@ class MapObjects:
                 f"{address:#x} is no address of a tensor map of this launch ({self.chunk.describe(thread)})"
             )
         data, who = self._read(thread, address), self.chunk.describe(thread)
-        if self.known.get((thread // self.chunk.group, address)) != data:
+        fields, known = np.frombuffer(data, OBJECT)[0], self.known.get((thread // self.chunk.group, address))
+        if self.memory.read_only(address):  # a struct by value
+            if int(fields[ADDRESS]) < VIRTUAL and known != data:
+                where = self.memory.arguments.describe(address)
+                raise EmulationError(
+                    f"a tensor copy of {who} uses {where}, where no tensor map is: "
+                    "pass a tc.ptx.tensor_map at this offset of the struct"
+                )
+        elif known != data:
             raise EmulationError(
                 f"a tensor copy of {who} uses the tensor map at {address:#x}, whose bytes its "
                 f"block has not acquired: {advice.TENSORMAP_ACQUIRE} of this address comes behind "
                 "the last change (PTX manual, 9.7.13.4)"
             )
-        fields = np.frombuffer(data, OBJECT)[0]
         axes, kind = int(fields["rank"]) + 1, int(fields["elemtype"])
         wrong = {
             f"it has {axes} axes, {rank} coordinates were given": axes != rank,
@@ -122,7 +129,9 @@ class MapObjects:
         plan[EXTENT, :axes], plan[BOX, :axes] = fields["global_dim"][:axes], fields["box_dim"][:axes]
         plan[STRIDE, 0], plan[STRIDE, 1:axes] = BYTES[kind], fields["global_stride"][: axes - 1]
         reach = int((plan[EXTENT] - 1) @ plan[STRIDE]) + BYTES[kind]
-        start = self.memory.arguments.virtual(int(fields["global_address"]))
+        address_of_array = int(fields[ADDRESS])
+        virtual = address_of_array - VIRTUAL
+        start = virtual if virtual >= 0 else self.memory.arguments.virtual(address_of_array)
         if start is None:
             raise EmulationError(
                 f"the tensor map at {address:#x} ({who}): its array is no argument of this launch; pass "

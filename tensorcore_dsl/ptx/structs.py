@@ -1,0 +1,84 @@
+"""Structs as arguments of PTX kernels: their fields as values, and their bytes in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalPointer
+from tensorcore_dsl.ir.nodes import Param
+from tensorcore_dsl.ptx.reader import part_name
+from tensorcore_dsl.ptx.simplify import in_memory
+from tensorcore_dsl.ptx.syntax import Variable
+from tensorcore_dsl.ptx.tensor_maps import TensorMap
+
+
+@dataclass(frozen=True)
+class StructInMemory:
+    """A struct whose address the kernel takes.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's name.
+    size : int
+        Bytes of the struct. Bytes outside of all fields are zero.
+    fields : dict
+        Numbers, arrays, tensor maps and bytes, by their offsets. Other fields may lie over bytes.
+    """
+
+    name: str
+    size: int
+    fields: dict[int, Any]
+
+    def on_host(self, view: Callable[[Any], Any]) -> StructInMemory:
+        """Return the struct with NumPy views of its arrays."""
+        return replace(self, fields={offset: view(x) for offset, x in self.fields.items()})
+
+    def content(self, pointers: list[GlobalPointer]) -> np.ndarray:
+        """Return the bytes. `pointers`, those of the launch, receive the arrays among the fields."""
+        data = np.zeros(self.size, np.uint8)
+        fields = sorted(self.fields.items(), key=lambda field: (not isinstance(field[1], bytes), field[0]))
+        for offset, x in fields:
+            if isinstance(x, (np.ndarray, TensorMap)):
+                array = x.array if isinstance(x, TensorMap) else x
+                pointers.append(GlobalPointer(array, part_name(self.name, offset)))
+                address = Arguments(pointers).address(len(pointers) - 1)
+                x = x.object(address) if isinstance(x, TensorMap) else np.uint64(address)
+            elif type(x) is float:
+                x = np.float32(x)
+            elif isinstance(x, int):
+                x = x.to_bytes(4 if -(1 << 31) <= x < 1 << 32 else 8, "little", signed=x < 0)
+            field = np.frombuffer(x if isinstance(x, bytes) else x.tobytes(), np.uint8)
+            if not 0 <= offset <= self.size - len(field):
+                raise ArgumentError(
+                    f"parameter {self.name} has {self.size} bytes; the field at {offset} has {len(field)}"
+                )
+            data[offset : offset + len(field)] = field
+        data.flags.writeable = False
+        return data
+
+
+def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]:
+    """Return the values of a parameter that is an array of bytes, by their names in `params` of the IR."""
+    if isinstance(x, TensorMap):
+        return {in_memory(param.name): x}
+    fields = {0: x} if isinstance(x, bytes) else x
+    if not isinstance(fields, dict) or not all(isinstance(offset, int) for offset in fields):
+        raise ArgumentError(
+            f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass its bytes, or a "
+            "dict with the value of each field by its offset, {0: 1.5, 8: array}"
+        )
+    parts = {in_memory(param.name): StructInMemory(param.name, param.size, fields)}
+    pieces = [(start, data) for start, data in fields.items() if isinstance(data, bytes)]
+    for part in params:
+        name, _, offset = part.name.partition("+")
+        kind = part.value.type.dtype.numpy
+        for start, data in pieces if name == param.name else ():
+            if 0 <= (at := int(offset or 0) - start) <= len(data) - kind.itemsize:
+                parts[part.name] = np.frombuffer(data, kind, 1, at)[0]
+    return parts | {part_name(param.name, at): x for at, x in fields.items() if not isinstance(x, bytes)}
