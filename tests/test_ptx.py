@@ -925,6 +925,14 @@ arguments = [{{"0" = 5, "8" = {{name = "x", file = "{path}"}}}}, WANTED]
         run_launches(str(ptx), str(launches))
 
 
+def test_results_that_are_dropped():
+    x = np.arange(1, 5, dtype=np.uint32)
+    module("""ld.param.u64 %rd1, [x]; ld.param.v2.u32 {_, %r1}, [x]; ld.global.v4.u32 {%r2, _, _, %r3}, [%rd1];
+    mov.b32 {_, %h1}, %r3; mov.b32 %r4, {%h1, %h1}; atom.global.add.u32 _, [%rd1], 5;
+    st.global.v2.u32 [%rd1+8], {%r2, %r4}; ret;""")["k"][1, 1](x)
+    assert x.tolist() == [6, 2, 1, 0]
+
+
 STRUCT_IN_MEMORY = """
 .version 8.0
 .target sm_90

@@ -31,6 +31,7 @@ from tensorcore_dsl.ptx.syntax import (
 
 _LEAVES = (RETURN, "exit")
 LOCAL = "local memory"  # Name of the parameter that holds local memory.
+SINK = ("name", "_")  # In the place of a result: it is dropped.
 IN_MEMORY = -1  # Stands for the address of a parameter in `_Reader.params`; offsets are never negative.
 
 
@@ -246,10 +247,10 @@ class _Reader:
         if name not in self.declared:
             self.refuse(f"{s.opcode}: {name} is no parameter of {self.function.name}", s.loc)
         after: list[nodes.Node] = []
-        into = [
-            self.written(item[1], s, after) for item in (target[1:] if target[0] == "group" else [target])
-        ]
-        for i, register in enumerate(into):
+        for i, item in enumerate(target[1:] if target[0] == "group" else [target]):
+            if item == SINK:
+                continue
+            register = self.written(item[1], s, after)
             part = self.part_of_parameter(name, offset + i * dtypes.named(kind).bits // 8, kind, s)
             if part.type.register_bits == register.type.register_bits:
                 move: nodes.Node = nodes.Assign(register, (part,), s.loc)
@@ -330,10 +331,14 @@ class _Reader:
         if item[0] == "group":
             group = self.group(s, o, item)
             for i, element in enumerate(item[1:]):
+                if element == SINK:
+                    continue
                 moved: list[nodes.Node] = []
                 into = self.written(element[1], s, moved)
                 after += [nodes.Assign(into, (nodes.Part(group, i),), s.loc), *moved]
             return group
+        if item == SINK:
+            return self.value(_bits(o).name, s.loc)
         if item[0] != "name":
             self.refuse(f"{s.opcode}: {o.name} must be a register", s.loc)
         moves: list[nodes.Node] = []
@@ -419,8 +424,10 @@ class _Reader:
         """Make registers for a vector or a fragment."""
         if len(item) - 1 != o.registers:
             self.refuse(f"{s.opcode}: {o.name} has {o.registers} registers, not {len(item) - 1}", s.loc)
-        for kind, name in item[1:]:
-            bits = self.register(name, s).type.register_bits if kind == "name" else o.register_bits
+        for element in item[1:]:
+            bits = o.register_bits
+            if element[0] == "name" and element != SINK:
+                bits = self.register(element[1], s).type.register_bits
             if bits != o.register_bits:
                 self.refuse(
                     f"{s.opcode}: the registers of {o.name} have {o.register_bits} bits, not {bits}", s.loc
