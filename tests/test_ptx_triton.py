@@ -49,6 +49,29 @@ def test_boxes_of_tensor_descriptors() -> None:
         tc.ptx.tensor_map(a, (64, 64), 16)
 
 
+def test_a_descriptor_that_sees_its_array_in_another_shape() -> None:
+    """As in Triton's tutorial of attention, which makes two axes of four."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    a, b, c = RNG.integers(-4, 5, (3, 2, 64, 128)).astype(np.float16)
+    maps = [
+        TensorDescriptor(x.view(triton_kernels._Tensor), [128, 128], [128, 1], [64, 64]) for x in (a, b, c)
+    ]
+    sizes = {"BM": 64, "BN": 64, "BK": 64}
+    tc.ptx.from_triton(kernels.described_matmul, sizes, arch="sm_90a")[2, 2](*maps, 128)
+    left, right, product = (x.astype(int).reshape(128, 128) for x in (a, b, c))
+    assert np.array_equal(product, left @ right)
+
+
+def test_registers_by_which_scripts_divide() -> None:
+    """Triton's tutorial of softmax computes how many CTAs fit on a multiprocessor."""
+    x = np.zeros((7, 300), np.float32).view(triton_kernels._Tensor)
+    with tc.ptx.triton_on_cpu("sm_80"):
+        kernel = kernels.softmax.warmup(x, x, 300, BLOCK=512, num_warps=16, grid=(1,))
+        kernel._init_handles()
+    assert kernel.n_regs == 65536 // (32 * 16)
+
+
 def test_heuristics_and_the_first_configuration() -> None:
     x, y = RNG.standard_normal((2, 300)).astype(np.float32)
     out = np.zeros_like(x)

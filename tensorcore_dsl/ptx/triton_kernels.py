@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from math import prod
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -21,6 +22,8 @@ from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.ptx.module import PtxKernel, load
 from tensorcore_dsl.ptx.tensor_maps import SWIZZLES, TensorMap, tensor_map
+
+REGISTERS = 65536  # of a multiprocessor
 
 
 @public
@@ -284,14 +287,18 @@ class _Driver:
         return {
             "max_shared_mem": self.arch.shared_kib * 1024,
             "multiprocessor_count": 132,
-            "max_num_regs": 65536,
+            "max_num_regs": REGISTERS,
             "warpSize": 32,
         }
 
     def load_binary(self, name: str, text: Any, *rest: Any) -> tuple[Any, Any, int, int, int]:
-        """Return module, kernel, registers, spills, and the largest number of threads of a CTA."""
+        """Return module, kernel, registers, spills, and the largest number of threads of a CTA.
+
+        No assembler has allocated registers; a thread has as many as fit, so that scripts may divide by them.
+        """
         kernel = _loaded(text, self.arch.name)
-        return None, kernel, 0, 0, 1024
+        threads = prod(kernel.function.directives.get(".reqntid", (1024,)))
+        return None, kernel, min(255, REGISTERS // threads), 0, 1024
 
     def unload_module(self, module: Any) -> None:
         pass
@@ -333,7 +340,16 @@ def _flat(kind: Any, value: Any, maps: Iterator[Any]) -> Iterator[Any]:
         elif value.padding == "nan":
             raise ArgumentError("a descriptor of Triton with padding='nan'; padding='zero' is supported")
         else:
-            yield tensor_map(value.base, described["block_size"], SWIZZLES[described["swizzle"]])
+            base = value.base
+            if tuple(base.shape) != shape:  # a descriptor may see its array in another shape
+                steps = (
+                    [step * base.itemsize for step in strides] if isinstance(base, np.ndarray) else strides
+                )
+                strided = (
+                    np.lib.stride_tricks.as_strided if isinstance(base, np.ndarray) else type(base).as_strided
+                )
+                base = strided(base, shape, steps)
+            yield tensor_map(base, described["block_size"], SWIZZLES[described["swizzle"]])
         yield from (*shape, *strides)
     elif kind != "constexpr":
         yield value
