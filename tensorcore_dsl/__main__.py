@@ -12,6 +12,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa, ptx
@@ -19,7 +20,7 @@ from tensorcore_dsl.checking.formats import FORMATS
 from tensorcore_dsl.checking.script import USAGE, check_script, run, source_of
 from tensorcore_dsl.environment import cache_contents as caches
 from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
-from tensorcore_dsl.errors import ArgumentError, TensorCoreError
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, UnknownInstruction
 from tensorcore_dsl.export import commands as of_kernels
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
@@ -67,11 +68,13 @@ def parser() -> argparse.ArgumentParser:
         return subparser
 
     about = command("show", show, "describe instructions: text, operands, layouts, targets")
-    about.add_argument("mnemonic", help="PTX text of one or more instructions", nargs="+")
+    about.add_argument(
+        "mnemonic", help="PTX text of one or more instructions, or Python as tc.mma.m16n8k8(...)", nargs="+"
+    )
     about.add_argument("--no-layouts", action="store_true", help="omit the layout drawings")
     about.add_argument("--plot", metavar="DIRECTORY", help="also draw the layouts to PNG files")
     listed = command("list", find, "instructions that match all given criteria; else the opcodes")
-    listed.add_argument("text", nargs="?", help="a part of the mnemonic")
+    listed.add_argument("text", nargs="?", help="a part of the mnemonic, or some of its words")
     listed.add_argument("--opcode", help="for example mma")
     listed.add_argument("--arch", help="runs on this target, for example sm_90a")
     listed.add_argument("--dtype", help="an element type of an operand, for example e4m3")
@@ -134,7 +137,7 @@ def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
 
 def show(options: argparse.Namespace) -> int:
     width = max(80, shutil.get_terminal_size((120, 24)).columns)
-    instructions = [isa.instruction(text) for text in options.mnemonic]
+    instructions = [instruction_of(text) for text in options.mnemonic]
     print("\n\n".join(describe(instr, not options.no_layouts, width) for instr in instructions))
     if options.plot is not None:
         from tensorcore_dsl.viz.plot import plot_instruction
@@ -149,12 +152,35 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
+def instruction_of(text: str) -> isa.Instruction:
+    """The instruction of a text of PTX, or of an expression of Python such as `tc.mma.m16n8k8(...)`."""
+    text = text.rstrip(".")
+    try:
+        if not text.startswith("tc."):
+            return isa.instruction(text)
+        made = eval(text, {"tc": tc})
+        if not isinstance(made, (isa.Instruction, FunctionType)):
+            made = made()  # tells the types that a shape takes
+    except UnknownInstruction as error:
+        count = len(search(text=text))
+        if count:
+            error.message += f"; `{PROGRAM} list {text}` prints {count} with these words"
+        raise
+    except (SyntaxError, NameError, TypeError) as error:
+        raise ArgumentError(f"{text!r} makes no instruction: {error}") from None
+    if not isinstance(made, isa.Instruction):
+        raise ArgumentError(f"{text} is a function of the language: help({text}) names its instructions")
+    return made
+
+
 def find(options: argparse.Namespace) -> int:
     asked = (options.opcode, options.arch, options.dtype, options.shape, options.text)
     if not any(asked):
         print_opcodes()
         return 0
     matches = search(*asked)
+    if not matches and options.text:
+        instruction_of(options.text)  # raises, with what is near
     shown = matches if options.all else matches[:MANY]
     width = max((len(f.mnemonic) for f in shown), default=0)
     for instr in shown:

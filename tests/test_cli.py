@@ -505,3 +505,35 @@ def test_no_cache(monkeypatch, capsys):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     for arguments in (["cache"], ["cache", "--clear"]):
         assert "TENSORCORE_DSL_CACHE is off" in printed(capsys, *arguments)
+
+
+SMALL = "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32"
+
+
+def test_an_instruction_by_its_name_in_python(capsys):
+    assert main(["show", "--no-layouts", "tc.mma.m16n8k8(tc.bf16, tc.bf16, tc.f32)", SMALL]) == 0
+    assert capsys.readouterr().out.count(f"{SMALL}\n") == 2
+
+
+@pytest.mark.parametrize(
+    "command, text, message",
+    [
+        ("show", "tc.mma.m16n8k16...", "as in tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)"),
+        ("show", "tc.mma.m16n8k17", "mma has no shape m16n8k17"),
+        ("show", "tc.ldmatrix", "tc.ldmatrix is a function of the language: help(tc.ldmatrix)"),
+        ("show", "tc.mma.m16n8k16(tc.bf16", "makes no instruction: '(' was never closed"),
+        ("show", "wgmma.m64n8k16", "; `tensorcore-dsl list wgmma.m64n8k16` prints 8 with these words"),
+        ("show", "wgmmas", "no instruction is called 'wgmmas'; nearest: wgmma"),
+        ("list", "wgmmas.m64", "no instruction is called 'wgmmas'; nearest: wgmma"),
+    ],
+)
+def test_what_is_near_an_unknown_instruction(command, text, message, capsys):
+    assert main([command, text]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["mma.m16n8k8", "tc.mma.m16n8k8", "m16n8k8.f32.bf16"])
+def test_instructions_by_some_of_their_words(text, capsys):
+    assert main(["list", "--all", text]) == 0
+    out = capsys.readouterr().out
+    assert f"{SMALL} " in out and "m16n8k16" not in out and "add.f32" not in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -172,7 +173,7 @@ def search(
     """Instructions that match all given criteria.
 
     arch: available on this target. dtype: an operand has this element type. shape: for example
-    "m16n8k16". text: part of the mnemonic. An unknown opcode, arch, dtype or shape is an error.
+    "m16n8k16". text: part of the mnemonic, or words of it in their order, as "wgmma.m64". An unknown opcode, arch, dtype or shape is an error.
     """
     if opcode is not None and opcode not in isa.opcodes():
         isa.instruction(opcode)  # raises, with the nearest names
@@ -187,7 +188,8 @@ def search(
         matches = [f for f in matches if dtype in f.mnemonic.split(".") or dtype in types_of(f)]
     if shape is not None:
         matches = _of_shape(matches, shape)
-    return [f for f in matches if text is None or text in f.mnemonic]
+    words = "" if text is None else r".*\.".join(map(re.escape, text.removeprefix("tc.").split(".")))
+    return [f for f in matches if text is None or text in f.mnemonic or re.search(words, f.mnemonic)]
 
 
 def types_of(instr: Instruction) -> set[str]:
