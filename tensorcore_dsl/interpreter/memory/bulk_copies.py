@@ -94,10 +94,7 @@ class BulkCopies:
             starts,
             touching,
             useful,
-            dst,
-            bar,
-            masks,
-            mask is not None,
+            Aims(dst, bar, masks, mask is not None),
             Peers(chunk.group, clusters.size, clusters.gone),
             copies,
             box.shape,
@@ -536,24 +533,38 @@ class Peers(NamedTuple):
     gone: Any
 
 
+class Aims(NamedTuple):
+    """Where the tensor loads of all threads go, for compiled functions.
+
+    Attributes
+    ----------
+    targets, barriers : array
+        (T,) shared addresses.
+    masks : array
+        (T,) the CTAs of a cluster that receive a `multicast`. Else the own one does.
+    """
+
+    targets: Any
+    barriers: Any
+    masks: Any
+    multicast: bool
+
+
 @compiled
-def _copies(
-    threads: Any, targets: Any, barriers: Any, masks: Any, multicast: bool, peers: Any, copies: Any
-) -> int:
+def _copies(threads: Any, aims: Any, peers: Any, copies: Any) -> int:
     """The copies of a tensor load to CTAs, for some threads; how many, -1 where one is refused.
 
-    targets, barriers: (T,). masks: the CTAs of a cluster that receive them, in a `multicast`, else
-    the own one does. copies: becomes the index of the thread, the CTA, and the target and the
-    barrier there of each copy.
+    copies: becomes the index of the thread, the CTA, and the target and the barrier there of each
+    copy.
     """
     group, size = peers.group, peers.cluster
     count = 0
     for i in range(threads.size):
         thread = threads[i]
         first, bits = thread // group, 1
-        target, barrier = int(targets[thread]), int(barriers[thread])
-        if multicast:
-            first, bits = first // size * size, int(masks[thread])
+        target, barrier = int(aims.targets[thread]), int(aims.barriers[thread])
+        if aims.multicast:
+            first, bits = first // size * size, int(aims.masks[thread])
             target, barrier = target & OFFSET, barrier & OFFSET
         if bits >> size or target % TENSOR_ALIGN or (target | barrier) >> CLUSTER_SHIFT:
             return -1
@@ -568,16 +579,13 @@ def _copies(
 
 
 @compiled
-def _load_all(  # noqa: PLR0913
+def _load_all(
     threads: Any,
     named: Any,
     starts: Any,
     touching: Any,
     useful: Any,
-    targets: Any,
-    barriers: Any,
-    masks: Any,
-    multicast: bool,
+    aims: Any,
     peers: Any,
     copies: Any,
     box: Any,
@@ -591,7 +599,7 @@ def _load_all(  # noqa: PLR0913
     """
     inside, count = place_boxes(threads, named, box, starts, touching), -1
     if inside >= 0:
-        count = _copies(threads, targets, barriers, masks, multicast, peers, copies)
+        count = _copies(threads, aims, peers, copies)
     if count < 0:
         return -1
     failed = np.zeros(1, np.int64)
