@@ -177,8 +177,8 @@ def depend(ctx: Context, instr: Instruction) -> None:
         ctx.dependency.launch_dependents()
 
 
-def set_registers(ctx: Context, instr: Instruction, count: int) -> None:
-    ctx.clusters.set_registers(instr, count, grow=instr.params["way"] == "inc")
+def set_registers(ctx: Context, instr: Instruction, count: int) -> Any:
+    return ctx.clusters.set_registers(instr, count, grow=instr.params["way"] == "inc")
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ CLUSTERS = [
     row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
     row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | Effect.CLUSTER, requires="90", ptx="8.0", sem="- .acquire"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
-    row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE | Effect.TRACKED, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
+    row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=BLOCKING | Effect.TRACKED, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
     row("griddepcontrol.{what}",               "",                                   "9.7.13.13", depend,         effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
 ]
 # fmt: on

@@ -218,8 +218,8 @@ class Clusters(Protocol):
     def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
 
-    def set_registers(self, instr: Instruction, count: int, grow: bool) -> None:
-        """Let a warpgroup release registers, or wait for more."""
+    def set_registers(self, instr: Instruction, count: int, grow: bool) -> np.ndarray:
+        """Let a warpgroup release registers, or wait for more: (T,) bool of the threads that go on."""
 
 
 class Team(Protocol):

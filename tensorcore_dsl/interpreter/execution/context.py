@@ -147,4 +147,6 @@ class ExecutionContext(Chunk):
             return []
         if instr.uses_mbarrier:
             return self.mbarriers.lacking(mask)
-        return self.clusters.lacking(mask) if Effect.CLUSTER in instr.effects else []
+        if Effect.CLUSTER in instr.effects:
+            return self.clusters.lacking(mask)
+        return self.clusters.lacking_registers(mask)

@@ -27,7 +27,7 @@ class Clusters:
     arrivals, waits: (T,), how many times each thread has arrived at its cluster's barrier and
     passed it. phase: how many times each barrier has completed. met: steps that arrived.
     registers: (warps,), 0 for as many as at the launch. changes: (step, registers) of each warp, in
-    order.
+    order. wanted: what a CTA would own with the registers for which a warp waits.
     """
 
     arrivals, waits = PerThread(), PerThread()
@@ -43,6 +43,7 @@ class Clusters:
         self._nobody: Any = None  # the state in which a wait last let nobody pass
         self.registers = np.zeros(chunk.threads // WARP, np.int64)
         self.changes: dict[int, list[tuple[int, int]]] = {}
+        self.wanted: dict[int, int] = {}
 
     def cta(self, own: int, rank: int) -> int:
         """The CTA that a rank field of an address names (0: the thread's own)."""
@@ -115,26 +116,38 @@ class Clusters:
         away &= np.repeat(waiting, per)
         return [f"the cluster waits for {chunk.warps_text(away)}"] if away.any() else []
 
-    def set_registers(self, instr: Instruction, count: int, grow: bool) -> None:
-        """Set the registers of each thread of the active warps (9.7.19.5)."""
-        chunk = self.chunk
+    def set_registers(self, instr: Instruction, count: int, grow: bool) -> np.ndarray:
+        """Set the registers of each thread of the active warps (9.7.19.5).
+
+        The threads that go on are returned. Others wait until their CTA has given back enough registers.
+        """
+        chunk, go = self.chunk, self.chunk.mask.copy()
         chunk.whole_warps()
-        warps = np.flatnonzero(chunk.mask.reshape(-1, WARP)[:, 0])
+        warps, per = np.flatnonzero(chunk.mask.reshape(-1, WARP)[:, 0]), chunk.group // WARP
         for warp in warps:
             now = int(self.registers[warp])
             if now and (now > count) == grow and now != count:
                 raise EmulationError(
                     f"{instr.opcode}.{'inc' if grow else 'dec'} to {count} by a warp that has {now}"
                 )
+            first = warp // per * per
+            owned = WARP * (int(self.registers[first : first + per].sum()) - now + count)
+            if grow and owned > REGISTERS and chunk.threads_per_cta % WARPGROUP == 0:
+                self.wanted[int(warp)] = owned
+                go[WARP * warp : WARP * (warp + 1)] = False
+                continue
             self.registers[warp] = count
             self.changes.setdefault(int(warp), []).append((chunk.at_step, count))
-        per = chunk.group // WARP
-        used = WARP * self.registers.reshape(-1, per).sum(axis=1)
-        if chunk.threads_per_cta % WARPGROUP == 0 and (used > REGISTERS).any():
-            raise EmulationError(
-                f"{instr.opcode} {count}: the block's warps would own {int(used.max())} registers; "
-                f"a multiprocessor has {REGISTERS}"
-            )
+            self.wanted.pop(int(warp), None)
+        self.chunk.progress += not grow
+        return go
+
+    def lacking_registers(self, mask: np.ndarray) -> list[str]:
+        """The registers for which the threads of `mask` wait, as lines of text."""
+        warps = np.flatnonzero(mask.reshape(-1, WARP)[:, 0]).tolist()
+        most = max((self.wanted[warp] for warp in warps if warp in self.wanted), default=0)
+        text = f"the block's warps would own {most} registers; a multiprocessor has {REGISTERS}"
+        return [text] if most else []
 
     def leave(self, cta: int) -> None:
         """A CTA ends: the warps of each of its warpgroups must have done the same."""
