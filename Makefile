@@ -66,8 +66,8 @@ test-torch: $(DEV) $(TORCH)
 test-jax: $(DEV) $(JAX)
 	PYTHONPATH=$(JAX) $(PYTEST) --all -k "jax" tests/test_jax.py tests/test_array_interop.py tests/test_docs.py
 
-test-triton: $(DEV) $(TRITON)
-	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py tests/test_ptx_cuda.py tests/test_ptx_cutlass.py
+test-triton: $(DEV) $(TRITON) $(TORCH)
+	PYTHONPATH=$(TRITON):$(TORCH) $(PYTEST) --all tests/test_ptx_triton.py tests/test_ptx_cuda.py tests/test_ptx_cutlass.py
 
 # The browser is Debian's package; playwright, in a folder of its own, drives it.
 test-browser: $(DEV) $(PLAYWRIGHT) site

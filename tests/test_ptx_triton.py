@@ -6,6 +6,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,19 @@ def test_registers_by_which_scripts_divide() -> None:
         kernel = kernels.softmax.warmup(x, x, 300, BLOCK=512, num_warps=16, grid=(1,))
         kernel._init_handles()
     assert kernel.n_regs == 65536 // (32 * 16)
+
+
+def test_addresses_of_tensors() -> None:
+    """As in Triton's tutorial of grouped GEMMs. An access beyond a tensor is reported with its bytes."""
+    torch = pytest.importorskip("torch")
+    x, out = torch.arange(100, dtype=torch.bfloat16), torch.zeros((2, 32), dtype=torch.bfloat16)
+    with tc.ptx.triton_on_cpu("sm_90a") as reports:
+        for shift, error in ((0, None), (5, tc.OutOfBounds)):
+            addresses = torch.tensor([x[64 + shift :].data_ptr(), x[:32].data_ptr()])
+            with pytest.raises(error, match="byte 200 of argument 'tensor 0'") if error else nullcontext():
+                kernels.through_addresses[(2,)](out, addresses, N=32)
+    assert torch.equal(out, torch.stack([x[64:96], x[:32]])) and len(reports) == 1
+    assert x.data_ptr() == x.untyped_storage().data_ptr()
 
 
 def test_heuristics_and_the_first_configuration() -> None:

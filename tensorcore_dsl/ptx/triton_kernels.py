@@ -7,6 +7,7 @@ Triton itself binds arguments, specialises kernels and evaluates heuristics.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ import numpy as np
 from tensorcore_dsl.arch import arch as arch_of
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalPointer
 from tensorcore_dsl.ptx.module import PtxKernel, load
 from tensorcore_dsl.ptx.tensor_maps import SWIZZLES, TensorMap, tensor_map
+from tensorcore_dsl.runtime.host_arrays import on_host
 
 REGISTERS = 65536  # of a multiprocessor
 
@@ -224,6 +227,7 @@ def triton_on_cpu(arch: str = "sm_80", *, checks: bool = True) -> Iterator[list[
     with (
         mock.patch.dict(backends, nvidia=backend),
         mock.patch.object(tuner, "prune_configs", lambda self, configs: pruned(self, configs)[:1]),
+        emulated.addresses(),
     ):
         driver.set_active(emulated)
         try:
@@ -267,6 +271,35 @@ class _Driver:
         self.reports: list[Report] = []
         self.utils = self
         self.launcher_cls = functools.partial(_Launcher, self)
+        self.memory = dict[int, GlobalPointer]()
+
+    @contextmanager
+    def addresses(self) -> Iterator[None]:
+        """Let `data_ptr` of torch's tensors return addresses of the emulator: scripts pass arrays of them.
+
+        Each tensor whose address was taken so lives to the end. Triton itself gets the address on the host.
+        """
+        if "torch" not in sys.modules:
+            yield
+            return
+        tensor_type: Any = import_module("torch").Tensor
+        original = tensor_type.data_ptr
+
+        def data_ptr(tensor: Any) -> int:
+            real: int = original(tensor)
+            if sys._getframe(1).f_globals.get("__name__", "").startswith("triton."):
+                return real
+            storage = tensor.untyped_storage()
+            start: int = storage.data_ptr()
+            if start not in self.memory:
+                whole = tensor.new_empty(0).set_(storage, 0, (storage.nbytes() // tensor.itemsize,))
+                with on_host([whole]) as (content,):
+                    self.memory[start] = GlobalPointer(content, f"tensor {len(self.memory)}")
+            arrays = Arguments([*self.memory.values()])
+            return arrays.address([*self.memory].index(start)) + real - start
+
+        with mock.patch.object(tensor_type, "data_ptr", data_ptr):
+            yield
 
     def get_current_target(self) -> Any:
         return import_module("triton.backends.compiler").GPUTarget("cuda", self.arch.number, 32)
@@ -324,7 +357,7 @@ class _Launcher:
             shared_bytes=facts.shared,
             cluster=facts.num_ctas if facts.num_ctas > 1 else None,
         )
-        self.driver.reports.append(launch(*arguments))
+        self.driver.reports.append(launch(*arguments, memory=[*self.driver.memory.values()]))
 
 
 def _flat(kind: Any, value: Any, maps: Iterator[Any]) -> Iterator[Any]:
