@@ -190,18 +190,22 @@ def mma_mainloop(pipeline, mma, acc, block, state, mma_stage):
     is the previous stage. The first k_tile overwrites the accumulators.
     """
     previous = replace(state)
-    for k_tile in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-        pipeline.consumer_wait(state)
-        mma_stage(pipeline, mma, acc, block, state.stage, k_tile != pipeline.first_k_tile)
-        tc.wgmma_commit()
-        tc.wgmma_wait(pipeline.mma_in_flight)
-        if pipeline.mma_in_flight == 0:
-            pipeline.consumer_release(state.stage)
-        else:
-            if k_tile > pipeline.first_k_tile:
+    for k_tile in tc.range(pipeline.first_k_tile, pipeline.end_k_tile, pipeline.stages_at_once):
+        for part in tc.static_range(pipeline.stages_at_once):
+            pipeline.consumer_wait(state)
+            accumulate = part > 0 or k_tile != pipeline.first_k_tile
+            mma_stage(pipeline, mma, acc, block, state.stage, accumulate)
+            tc.wgmma_commit()
+            tc.wgmma_wait(pipeline.mma_in_flight)
+            if pipeline.mma_in_flight == 0:
+                pipeline.consumer_release(state.stage)
+            elif part > 0:
                 pipeline.consumer_release(previous.stage)
-        previous.stage = state.stage
-        state.advance()
+            else:
+                if k_tile > pipeline.first_k_tile:
+                    pipeline.consumer_release(previous.stage)
+            previous.stage = state.stage
+            state.advance()
     return previous.stage
 
 

@@ -243,7 +243,7 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
     format, warp = weights.format, tc.warp_id() % 4
     depth = min(format.period, SLAB)
     blocks = [consumer * config.blocks + i for i in range(config.blocks)]
-    vectors = [vector_places(stages.words[stage], 4 * block + warp, format) for block in blocks]
+    vectors = [vector_places(stages.words[stage], 4 * block + warp, format.vectors) for block in blocks]
     words = [load_words(places) for places in vectors]
     of_zeros = stages.zeros[stage] if format.has_zeros else None
     for g in tc.static_range(CHUNK // format.period):
@@ -277,12 +277,12 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
     return acc
 
 
-def vector_places(words, row, format: WeightFormat):
-    """Where a lane's vectors of 16 columns of a stage are."""
-    per_box = BOX_WORDS // VECTOR_WORDS
+def vector_places(words, row, vectors: int):
+    """Where a lane's vectors of 16 columns of a stage are. words: (boxes, rows, words)."""
+    per_box = words.shape[2] // VECTOR_WORDS
     return [
         words.at(v // per_box, row, v % per_box * VECTOR_WORDS + tc.lane_id() * 4)
-        for v in range(format.vectors)
+        for v in range(vectors)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,11 +12,19 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, WeightFormat, mixed_gemm_kernel
-from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig, hopper_mixed_gemm
+from tensorcore_dsl.kernels.hopper.packed_gemm import packed_gemm, packed_stages
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present, vector_bytes
-from tensorcore_dsl.kernels.host.families import check_family, gives_registers, has_negative_stride, has_wgmma
+from tensorcore_dsl.kernels.host.families import (
+    check_family,
+    check_supported,
+    gives_registers,
+    has_negative_stride,
+    has_wgmma,
+    stores_without_tma,
+)
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -26,6 +35,7 @@ from tensorcore_dsl.kernels.host.launch import (
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
+from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue
@@ -49,7 +59,8 @@ WGMMA_STAGES = 6
 PART, MEGABYTE, OF_TOKENS, OF_COLUMNS, OF_BOTH, OF_BITS = 0.245, 0.31, 0.177, 0.123, 0.036, 0.056
 # Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
 FEW_ROWS, FEW_WEIGHTS = 8, 2**24
-FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": HopperMixedConfig}
+FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": (HopperMixedConfig, HopperConfig)}
+MAX_SUMS = 128  # registers of a thread for accumulators of packed_gemm, besides fragments of weights
 VECTOR_BYTES = 16  # of TMA: rows of A start at multiples of it
 RESERVED = 1024  # bytes of shared memory of each CTA, for the driver
 
@@ -76,7 +87,7 @@ def _prepare(
     out_dtype: Any,
     epilogue: Callable[..., Any] | None,
     family: str | None,
-    config: MixedConfig | HopperMixedConfig | None,
+    config: MixedConfig | HopperMixedConfig | HopperConfig | None,
     stream: Any,
 ) -> PreparedCall:
     check_stream(stream)
@@ -101,14 +112,19 @@ def _prepare(
         config = choose_mixed(M, N, K, b.format, by_tma, family)
     else:
         _check_config(config, K, by_tma, family)
-    traits = AmpereTraits(
-        vec_a=vec_a,
-        vec_d=vector_bytes(in_d),
-        scaled=scalars[0] != 1,
-        has_c=c is not None and scalars[1] != 0,
-        epilogue=epilogue,
-    )
-    bind_product = lambda arguments: _bind(arguments, (M, N), b.format, config, traits, stream)
+    shared: Any = {
+        "scaled": scalars[0] != 1,
+        "has_c": c is not None and scalars[1] != 0,
+        "epilogue": epilogue,
+    }
+    if isinstance(config, HopperConfig):
+        _check_many_rows(config, dtype, read["b.scales"].type.dtype, b.format)
+        of_tma = HopperTraits(store_by_threads=stores_without_tma(in_d), **shared)
+        plan = plan_hopper(packed_gemm, config, of_tma, (M, N), format=b.format)
+        bind_product = lambda arguments: _with_weights(partial(plan.bind, stream=stream), arguments)
+    else:
+        traits = AmpereTraits(vec_a=vec_a, vec_d=vector_bytes(in_d), **shared)
+        bind_product = lambda arguments: _bind(arguments, (M, N), b.format, config, traits, stream)
     launch = bind_with_c(bind_product, (a, b.operands), c, in_c, d, (M, N), *scalars, *extra.values)
     return PreparedCall((M, N), in_d.type.dtype, launch, scalars)
 
@@ -126,19 +142,39 @@ def _bind(
     grid = -(-N // config.columns), -(-M // config.tokens), config.split_k
 
     def bind_product(arguments: tuple[Any, ...], traits: AmpereTraits = traits) -> Callable[..., None]:
-        a, weights, *others = arguments
         options: dict[str, Any] = {"format": format, "config": config, "traits": traits}
         product = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
         kernel, options = kernel_of_epilogue(product, options, traits.epilogue, first=8)
         pdl = target_arch().number >= 90
-        flat = (a, *weights, *others)
-        launch = bind(kernel, grid, config.threads, options, flat, stream=stream, pdl=pdl)
-        return lambda a, weights, *others: launch(a, *weights, *others)
+        make = lambda flat: bind(kernel, grid, config.threads, options, flat, stream=stream, pdl=pdl)
+        return _with_weights(make, arguments)
 
     if config.split_k == 1:
         return bind_product(arguments)
     of_parts = lambda arguments: bind_product(arguments, AmpereTraits(vec_a=traits.vec_a))
     return bind_split_k(of_parts, arguments, config.split_k, tc.f32, traits, stream)
+
+
+def _with_weights(bind: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., None]:
+    """Bind a launch that takes the words, scales and zero points as one argument, behind A."""
+    a, weights, *others = arguments
+    launch = bind((a, *weights, *others))
+    return lambda a, weights, *others: launch(a, *weights, *others)
+
+
+def _check_many_rows(config: HopperConfig, dtype: tc.DType, scales: tc.DType, format: WeightFormat) -> None:
+    """Refuse what the kernel for many rows does not take."""
+    check_supported("packed weights", config, "k_slabs", "cluster_n", "mma_in_flight")
+    sums = config.rows_per_consumer // 64 * config.BN // 2
+    most = packed_stages(config, format)
+    split = config.split_k == 1 or config.partials_over(config.stages) == 1
+    if not (config.swapped and config.consumers <= 2 and sums <= MAX_SUMS and 2 <= config.stages <= most and split):
+        raise tc.ArgumentError(
+            f"packed weights take swapped=True, BM of 64 or 128, at most {MAX_SUMS} accumulators of a "
+            f"thread, here 2 to {most} stages, and split_k if the stages of A hold the sums: {config}"
+        )
+    if format.group and scales != dtype:
+        raise tc.ArgumentError(f"the scales of groups hold {scales} and a {dtype}; a HopperConfig takes one type")
 
 
 def _check_config(config: Any, K: int, by_tma: bool, family: str | None) -> None:
