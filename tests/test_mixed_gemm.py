@@ -13,10 +13,12 @@ from attention_cases import module_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels import HopperMixedConfig, MixedConfig
+from tensorcore_dsl.kernels import HopperConfig, HopperMixedConfig, MixedConfig
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import WeightFormat, mixed_gemm_kernel
 from tensorcore_dsl.kernels.hopper import mixed_gemm as hopper
+from tensorcore_dsl.kernels.hopper import packed_gemm as many_rows
+from tensorcore_dsl.kernels.hopper.config import HopperTraits
 from tensorcore_dsl.kernels.hopper.mixed_gemm import hopper_mixed_gemm
 from tensorcore_dsl.kernels.host.mixed_gemm import choose_mixed
 
@@ -177,6 +179,136 @@ def test_every_synchronisation_of_the_wgmma_kernel_is_needed_and_missed(text):
         checked_launch(module.hopper_mixed_gemm, *CHECKED[2])
 
 
+# -- many rows: scales multiply weights in 16 bits ------------------------------------------------
+
+
+def swapped(BM: int, BN: int, stages: int = 2, **fields: Any) -> HopperConfig:
+    return HopperConfig(BM=BM, BN=BN, stages=stages, swapped=True, **fields)
+
+
+def rounded(q: Any, scales: Any, zeros: Any, x_type: Any) -> np.ndarray:
+    """The weights times the scales of groups, rounded to 16 bits once; a single scale is left out."""
+    group = len(q) // len(scales)
+    whole = q.astype(np.float32)
+    if zeros is not None:
+        whole = whole - np.repeat(zeros.astype(np.float32), group, axis=0)
+    if len(scales) == 1:
+        return whole.astype(x_type)
+    return (whole * np.repeat(scales.astype(np.float32), group, axis=0)).astype(x_type)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    "shape, dtype, group, has_zeros, config",
+    [
+        ((5, 48, 256), tc.s4, 128, False, swapped(128, 16)),
+        ((300, 144, 384), tc.u4, 64, True, swapped(128, 256, 3)),
+        ((300, 144, 384), tc.u4, 384, True, swapped(128, 128, pingpong=True)),
+        ((70, 272, 512), tc.s4, 32, False, swapped(128, 64, 4, split_k=2)),
+        ((90, 144, 640), tc.s8, 640, False, swapped(64, 96, 3)),
+        ((130, 304, 512), tc.s8, 256, False, swapped(128, 128, cluster_m=2)),
+        ((130, 320, 256), tc.e4m3, 128, False, swapped(64, 120, pingpong=True, cluster_m=2)),
+        ((40, 80, 1024), tc.e4m3, 1024, False, swapped(128, 40, 6, split_k=4)),
+    ],
+)
+@pytest.mark.parametrize("x_type", [F16, BF16], ids=str)
+def test_many_rows_have_the_bits_of_a_product_of_16_bit_weights(
+    shape, dtype, group, has_zeros, config, x_type
+):
+    M, N, K = shape
+    draw = np.random.default_rng(M)
+    x, c = draw.standard_normal((M, K)).astype(x_type), draw.standard_normal((M, N)).astype(x_type)
+    q, scales, zeros = weights(dtype, K, N, group, x_type, has_zeros)
+    factor = scales[0].astype(np.float32) if group == K else np.float32(1)
+    with tc.target("cpu", "sm_90a"):
+        packed = kernels.pack(q, scales, zeros, dtype=dtype)
+        d = kernels.gemm(x, packed, config=config, out_dtype=tc.f32)
+        plain = np.asarray(rounded(q, scales, zeros, x_type), order="F")
+        unpacked = HopperConfig(BM=64, BN=64, stages=4, split_k=config.split_k)
+        wanted = kernels.gemm(x, plain, config=unpacked, out_dtype=tc.f32)
+        if config.split_k == 1 or group < K:
+            assert d.tobytes() == (wanted * factor).tobytes()
+        assert np.allclose(d, wanted * factor, rtol=1e-5, atol=1e-4)
+        narrow = kernels.gemm(x, packed, c, alpha=0.5, config=config, epilogue=lambda v, row, col: v + row)
+    finished = d * np.float32(0.5) + c + np.arange(M, dtype=np.float32)[:, None]
+    assert np.array_equal(narrow, finished.astype(x_type))
+
+
+MANY_ROWS = [
+    (tc.u4, 64, True, swapped(128, 40, 3)),
+    (tc.s8, 0, False, swapped(128, 16, 2, pingpong=True)),
+    (tc.s4, 128, False, swapped(64, 32, 4, cluster_m=2)),
+]
+
+
+def checked_launch_of_many_rows(kernel, dtype, group, has_zeros, config, order=None):
+    """Multiply whole numbers by powers of two with all checks. Returns the product and what is exact."""
+    M, N, K = 60, 208, 512
+    q, scales, zeros = weights(dtype, K, N, group or K, F16, has_zeros)
+    scales = np.exp2(np.floor(scales * 4)).astype(F16)
+    x, d = activations(M, K, F16), np.zeros((M, N), np.float32)
+    packed = kernels.pack(q, scales, zeros, dtype=dtype)
+    options: Any = {"format": packed.format, "config": config, "traits": HopperTraits()}
+    how = {} if order is None else {"order": order}
+    launch = kernel.emulator("sm_90a", checks=True, **how)[2 * config.cluster_size, config.threads]
+    launch(x, *packed.operands, d, d, 1.0, 0.0, **options)
+    exact = rounded(q, scales, zeros, F16).astype(np.float32) * (scales[0] if group == 0 else 1)
+    return d, x.astype(np.float32) @ exact
+
+
+@pytest.mark.parametrize("case", MANY_ROWS, ids=lambda case: f"{case[0]}")
+@pytest.mark.parametrize("order", [None, 0, 1, 2])
+def test_many_rows_in_any_order_with_all_checks(order, case):
+    d, exact = checked_launch_of_many_rows(many_rows.packed_gemm, *case, order=order)
+    assert np.array_equal(d, exact)
+
+
+@pytest.mark.parametrize(
+    "text, replacement",
+    [
+        ("tc.fence_proxy_async()\n", "pass\n"),
+        ("tc.wgmma_fence()\n", "pass\n"),
+        ("ClassVar[int] = CHUNK_STAGES", "ClassVar[int] = 1"),  # one set of registers for all stages
+    ],
+)
+def test_every_order_of_the_kernel_for_many_rows_is_needed_and_missed(text, replacement):
+    source = Path(many_rows.__file__).read_text()
+    assert source.count(text) == 1
+    module = module_of(source.replace(text, replacement), f"many rows without {text.strip()}")
+    with pytest.raises(tc.EmulationError):
+        checked_launch_of_many_rows(module.packed_gemm, *MANY_ROWS[0])
+
+
+def test_one_scale_of_any_type_and_groups_of_the_type_of_a():
+    q, scales, _ = weights(tc.s8, 256, 48, 256, np.float32)
+    x = activations(9, 256, BF16)
+    exact = x.astype(np.float32) @ q.astype(np.float32) * scales
+    with tc.target("cpu", "sm_90a"):
+        d = kernels.gemm(x, kernels.pack(q, scales), config=swapped(64, 16), out_dtype=tc.f32)
+        assert np.array_equal(d, exact)
+        grouped = kernels.pack(q, np.repeat(scales, 2, axis=0))
+        with pytest.raises(tc.ArgumentError, match="scales of groups hold f32 and a bf16"):
+            kernels.gemm(x, grouped, config=swapped(64, 16))
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        (HopperConfig(), "swapped=True"),
+        (swapped(192, 64), "BM of 64 or 128"),
+        (swapped(128, 256, pingpong=True), "at most 128 accumulators"),
+        (swapped(128, 256, 6), "2 to 5 stages"),
+        (swapped(128, 128, 2, split_k=2), "stages of A hold the sums"),
+        (swapped(128, 64, cluster_n=2), "takes no cluster_n=2"),
+        (swapped(128, 64, k_slabs=2), "takes no k_slabs=2"),
+    ],
+)
+def test_configurations_for_many_rows_that_are_refused(config, message):
+    packed = kernels.pack(np.ones((256, 32), np.int8), np.ones(32, BF16), dtype=tc.s4)
+    with tc.target("cpu", "sm_90a"), pytest.raises(tc.ArgumentError, match=message):
+        kernels.gemm(np.ones((4, 256), BF16), packed, config=config)
+
+
 def test_epilogue_c_and_out():
     x = activations(6, 128, F16)
     q, scales, _ = weights(tc.s4, 128, 32, 128, F16)
@@ -278,7 +410,7 @@ def test_pack_refuses(change, message):
         ({"family": "sm90", "config": MixedConfig()}, r"family is 'sm90', and config of family 'sm80'"),
         ({"a": np.ones((2, 128), F16)[::-1], "family": "sm90"}, r"in ascending order"),
         ({"bits": "batch_invariant"}, r"have no bits='batch_invariant'"),
-        ({"config": kernels.HopperConfig()}, r"packed weights take a kernels.MixedConfig"),
+        ({"config": kernels.AmpereConfig()}, r"packed weights take a kernels.MixedConfig"),
         ({"config": MixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
         ({"config": HopperMixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
         ({"a": np.ones((2, 129), F16)[:, 1:], "config": HopperMixedConfig()}, r"multiples of 16 bytes"),
@@ -337,6 +469,32 @@ def test_chosen_kernels_fill_the_gpu(arch, aligned):
         narrow = choose_mixed(1, 4096, 4096, WeightFormat(tc.s4, 128))
         assert (narrow.columns, narrow.split_k) == (32, 1)
         assert choose_mixed(64, 4096, 4096, WeightFormat(tc.s4, 128)).split_k == 4
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    "dtype, group, has_zeros",
+    [(tc.u4, 32, True), (tc.s4, 128, False), (tc.s8, 0, False), (tc.e4m3, 64, False)],
+)
+@pytest.mark.parametrize(
+    "config",
+    [
+        swapped(128, 256, 5),
+        swapped(128, 256, 5, cluster_m=2),
+        swapped(128, 192, 5, split_k=2),
+        swapped(128, 128, 8, pingpong=True, cluster_m=2),
+    ],
+    ids=lambda config: f"{config.BM}x{config.BN}",
+)
+def test_kernels_for_many_rows_spill_no_registers(config, dtype, group, has_zeros):
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    format, (M, N, K) = WeightFormat(dtype, group, has_zeros), (512, 4096, 4096)
+    words = np.empty((N // 16, K * 16 * dtype.bits // 32), np.int32)
+    scales = np.empty((K // group if group else 1, N), BF16)
+    x, d, zeros = np.empty((M, K), BF16), np.empty((M, N), BF16), np.empty(scales.shape, np.uint8)
+    options: Any = {"format": format, "config": config, "traits": HopperTraits()}
+    used = many_rows.packed_gemm.resources(x, words, scales, zeros, d, d, 1.0, 0.0, **options, arch="sm_90a")
+    assert not used.spills and not used.warnings, used
 
 
 @pytest.mark.thorough

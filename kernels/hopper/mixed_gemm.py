@@ -281,8 +281,7 @@ def vector_places(words, row, vectors: int):
     """Where a lane's vectors of 16 columns of a stage are. words: (boxes, rows, words)."""
     per_box = words.shape[2] // VECTOR_WORDS
     return [
-        words.at(v // per_box, row, v % per_box * VECTOR_WORDS + tc.lane_id() * 4)
-        for v in range(vectors)
+        words.at(v // per_box, row, v % per_box * VECTOR_WORDS + tc.lane_id() * 4) for v in range(vectors)
     ]
 
 

@@ -76,7 +76,8 @@ def packed_stages(config: HopperConfig, format: WeightFormat, buffers: int = 1) 
     words = config.BM * SLAB * format.dtype.bits // 8
     of_groups = slab_groups(format) * 3 * config.BM + 2 * BULK_ALIGN
     of_stage = config.BN * SWIZZLE_BYTES + words + of_groups
-    return (SMEM_BYTES - SMEM_RESERVED - config._staging_bytes(buffers)) // of_stage
+    staging = config.consumers * buffers * 64 * SWIZZLE_BYTES
+    return (SMEM_BYTES - SMEM_RESERVED - staging) // of_stage
 
 
 def slab_groups(format: WeightFormat) -> int:

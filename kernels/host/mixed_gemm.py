@@ -168,13 +168,17 @@ def _check_many_rows(config: HopperConfig, dtype: tc.DType, scales: tc.DType, fo
     sums = config.rows_per_consumer // 64 * config.BN // 2
     most = packed_stages(config, format)
     split = config.split_k == 1 or config.partials_over(config.stages) == 1
-    if not (config.swapped and config.consumers <= 2 and sums <= MAX_SUMS and 2 <= config.stages <= most and split):
+    if not (
+        config.swapped and config.consumers <= 2 and sums <= MAX_SUMS and 2 <= config.stages <= most and split
+    ):
         raise tc.ArgumentError(
             f"packed weights take swapped=True, BM of 64 or 128, at most {MAX_SUMS} accumulators of a "
             f"thread, here 2 to {most} stages, and split_k if the stages of A hold the sums: {config}"
         )
     if format.group and scales != dtype:
-        raise tc.ArgumentError(f"the scales of groups hold {scales} and a {dtype}; a HopperConfig takes one type")
+        raise tc.ArgumentError(
+            f"the scales of groups hold {scales} and a {dtype}; a HopperConfig takes one type"
+        )
 
 
 def _check_config(config: Any, K: int, by_tma: bool, family: str | None) -> None:
@@ -182,7 +186,8 @@ def _check_config(config: Any, K: int, by_tma: bool, family: str | None) -> None
     kind = next((name for name, of_family in FAMILIES.items() if isinstance(config, of_family)), None)
     if kind is None:
         raise tc.ArgumentError(
-            f"config is {config}; packed weights take a kernels.MixedConfig or kernels.HopperMixedConfig"
+            f"config is {config}; packed weights take a kernels.MixedConfig, a kernels.HopperMixedConfig "
+            f"or a kernels.HopperConfig"
         )
     if family not in (None, kind):
         raise tc.ArgumentError(f"family is {family!r}, and config of family {kind!r}: {config}")
