@@ -27,7 +27,8 @@ pytestmark = pytest.mark.thorough
 def few_blocks(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
     """The product in one cluster of blocks, or of split tiles, in a cluster each."""
     d = np.full((a.shape[0], b.shape[1]), 77, out)
-    clusters = math.prod(-(-n // t) for n, t in zip(d.shape, (config.BM, config.BN), strict=True))
+    high, wide = config.BM * config.cluster_m, config.BN * config.cluster_n
+    clusters = math.prod(-(-n // t) for n, t in zip(d.shape, (high, wide), strict=True))
     grid = config.cluster_size * (clusters if config.split_k > 1 else 1)
     scalars = (1, 0) if a.dtype.kind == "i" else (1.0, 0.0)
     launch = kernel.emulator("sm_90a")[grid, config.threads]

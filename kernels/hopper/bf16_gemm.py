@@ -46,7 +46,10 @@ def bf16_gemm(
     config: tc.Const = HopperConfig(),
     traits: tc.Const = HopperTraits(),
 ):
-    """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
+    """A is M x K, B is K x N, each contiguous along either axis.
+
+    Grid: at most one CTA per SM; with split-K a cluster for each tile.
+    """
     mma = select_wgmma(a.dtype, b.dtype, config.BN, traits.acc_dtype)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 

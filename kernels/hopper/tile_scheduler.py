@@ -68,6 +68,8 @@ class TileScheduler:
 
     def tile_indices(self, consumer: Any = None) -> Any:
         """Indices of this CTA's tiles. consumer: see strided_tiles."""
+        if self.config.split_k > 1:  # one tile: in a loop, accumulators would stay live in the epilogue
+            return [tc.blockIdx.x // self.config.cluster_size]
         return strided_tiles(self.count(), self.config, consumer)
 
     def count(self) -> Any:
