@@ -287,8 +287,51 @@ def test_one_scale_of_any_type_and_groups_of_the_type_of_a():
         d = kernels.gemm(x, kernels.pack(q, scales), config=swapped(64, 16), out_dtype=tc.f32)
         assert np.array_equal(d, exact)
         grouped = kernels.pack(q, np.repeat(scales, 2, axis=0))
-        with pytest.raises(tc.ArgumentError, match="scales of groups hold f32 and a bf16"):
+        with pytest.raises(tc.ArgumentError, match="takes scales of groups of a's type"):
             kernels.gemm(x, grouped, config=swapped(64, 16))
+
+
+def test_rounded_weights_of_many_rows_and_how_to_keep_f32_scales():
+    M, N, K = 150, 5648, 256
+    x = np.random.default_rng(M).standard_normal((M, K)).astype(BF16)
+    q, scales, _ = weights(tc.s4, K, N, 128, BF16)
+    with tc.target("cpu", "sm_90a"):
+        packed = kernels.pack(q, scales, dtype=tc.s4)
+        chosen = choose_mixed(M, N, K, packed.format)
+        assert isinstance(chosen, HopperConfig) and chosen.split_k == 1
+        d = kernels.gemm(x, packed, out_dtype=tc.f32)
+        plain = np.asarray(rounded(q, scales, None, BF16), order="F")
+        whole = HopperConfig(BM=64, BN=64, stages=4)
+        assert d.tobytes() == kernels.gemm(x, plain, config=whole, out_dtype=tc.f32).tobytes()
+        # f32 scales, of few rows, a HopperMixedConfig and scales of another type: the same bits
+        one_tile = HopperMixedConfig(64, 2, 1)
+        exact = kernels.gemm(x, packed, config=one_tile, out_dtype=tc.f32)
+        assert not np.array_equal(d, exact)
+        assert choose_mixed(40, N, K, packed.format).split_k == 1
+        assert np.array_equal(exact[:40], kernels.gemm(x[:40], packed, out_dtype=tc.f32))
+        others = kernels.pack(q, scales.astype(np.float32), dtype=tc.s4)
+        assert isinstance(choose_mixed(M, N, K, packed.format, one_type=False), HopperMixedConfig)
+        assert np.array_equal(exact, kernels.gemm(x, others, out_dtype=tc.f32))
+
+
+# Rows -> the fastest, or within 3 % of it, on an H200: rows of a tile and parts of K; 0 is another kernel.
+FASTEST = {
+    (4, 8192): {128: (128, 2), 192: (192, 2), 256: (256, 2), 512: (256, 1), 1024: (256, 1), 8192: (256, 1)},
+    (8, 8192): {128: (128, 2), 192: (192, 2), 256: (256, 2), 512: (256, 1), 1024: (256, 1), 8192: (256, 1)},
+    (4, 4096): {128: (0, 0), 192: (96, 2), 256: (128, 2), 512: (128, 1), 1024: (256, 1), 8192: (256, 1)},
+    (8, 4096): {128: (0, 0), 192: (96, 2), 256: (128, 2), 512: (256, 2), 1024: (256, 1), 8192: (256, 1)},
+}
+
+
+def test_the_fastest_configuration_is_chosen():
+    with tc.target("cpu", "sm_90a"):
+        for dtype, (bits, size) in product(SOURCES, FASTEST):
+            if dtype.bits != bits:
+                continue
+            for M, (rows, parts) in FASTEST[bits, size].items():
+                config: Any = choose_mixed(M, size, size, WeightFormat(dtype, 128))
+                fastest = isinstance(config, HopperConfig) and (config.BN, config.split_k)
+                assert fastest == ((rows, parts) if rows else False), (M, size, dtype)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +507,8 @@ def test_chosen_kernels_fill_the_gpu(arch, aligned):
                 config = choose_mixed(M, N, K, WeightFormat(dtype, 32), aligned)
                 few = M < 9 and N * K <= 4096**2
                 by_wgmma = arch == "sm_90a" and aligned and not few
-                assert isinstance(config, HopperMixedConfig if by_wgmma else MixedConfig)
+                assert isinstance(config, (HopperMixedConfig, HopperConfig) if by_wgmma else MixedConfig)
+                assert M > 64 or not isinstance(config, HopperConfig)
                 assert config.split_k * getattr(config, "warps_k", 1) <= K // CHUNK
         narrow = choose_mixed(1, 4096, 4096, WeightFormat(tc.s4, 128))
         assert (narrow.columns, narrow.split_k) == (32, 1)
@@ -481,20 +525,53 @@ def test_chosen_kernels_fill_the_gpu(arch, aligned):
     [
         swapped(128, 256, 5),
         swapped(128, 256, 5, cluster_m=2),
+        swapped(128, 256, 5, split_k=2),
+        swapped(128, 192, 5),
         swapped(128, 192, 5, split_k=2),
+        swapped(128, 128, 8),
+        swapped(128, 128, 8, split_k=2),
+        swapped(128, 96, 8, split_k=2),
         swapped(128, 128, 8, pingpong=True, cluster_m=2),
     ],
-    ids=lambda config: f"{config.BM}x{config.BN}",
+    ids=lambda config: f"{config.BM}x{config.BN}x{config.split_k}",
 )
 def test_kernels_for_many_rows_spill_no_registers(config, dtype, group, has_zeros):
     pytest.importorskip("cuda.core", reason="needs the assembler")
-    format, (M, N, K) = WeightFormat(dtype, group, has_zeros), (512, 4096, 4096)
-    words = np.empty((N // 16, K * 16 * dtype.bits // 32), np.int32)
-    scales = np.empty((K // group if group else 1, N), BF16)
-    x, d, zeros = np.empty((M, K), BF16), np.empty((M, N), BF16), np.empty(scales.shape, np.uint8)
-    options: Any = {"format": format, "config": config, "traits": HopperTraits()}
-    used = many_rows.packed_gemm.resources(x, words, scales, zeros, d, d, 1.0, 0.0, **options, arch="sm_90a")
-    assert not used.spills and not used.warnings, used
+    check_registers_of_many_rows(config, WeightFormat(dtype, group, has_zeros), BF16, HopperTraits())
+
+
+def check_registers_of_many_rows(config, format, out_type, traits):
+    M, N, K = 512, 4096, 4096
+    words = np.empty((N // 16, K * 16 * format.dtype.bits // 32), np.int32)
+    scales = np.empty((K // format.group if format.group else 1, N), BF16)
+    x, c, d = np.empty((M, K), BF16), np.empty((M, N), BF16), np.empty((M, N), out_type)
+    options: Any = {"format": format, "config": config, "traits": traits}
+    others = np.empty(scales.shape, np.uint8), c, d, 1.0, 0.0
+    used = many_rows.packed_gemm.resources(x, words, scales, *others, **options, arch="sm_90a")
+    assert not used.spills and not used.warnings, (config, used)
+
+
+@pytest.mark.thorough
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("by_threads", [False, True])
+@pytest.mark.parametrize(
+    "dtype, group, has_zeros",
+    [(tc.u4, 32, True), (tc.s4, 128, False), (tc.s4, 0, False), (tc.s8, 0, False), (tc.e4m3, 64, False)],
+)
+def test_chosen_kernels_for_many_rows_spill_no_registers(dtype, group, has_zeros, by_threads):
+    """With C and f32 results, which take the most registers."""
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    format = WeightFormat(dtype, group, has_zeros)
+    with tc.target("cpu", "sm_90a"):
+        chosen = {
+            choose_mixed(M, size, size, format, by_threads=by_threads)
+            for M, size in product((192, 256, 300, 512, 1000, 8192), (4096, 8192))
+        }
+    tiles = {(config.BN, config.split_k) for config in chosen}
+    assert tiles >= {(192, 2), (128, 2), (256, 2), (192, 1) if by_threads and not group else (256, 1)}
+    for config in chosen:
+        traits = HopperTraits(store_by_threads=by_threads, scaled=True, has_c=True)
+        check_registers_of_many_rows(config, format, np.float32, traits)
 
 
 @pytest.mark.thorough
@@ -511,7 +588,7 @@ def test_chosen_kernels_fit_and_spill_no_registers(N, arch, dtype, group, has_ze
     K, format, chosen = 4096, WeightFormat(dtype, group, has_zeros), {}
     for M in (1, 16, 64, 128, 256):
         with tc.target("cpu", arch):
-            chosen[choose_mixed(M, N, K, format)] = M
+            chosen[choose_mixed(M, N, K, format, one_type=False)] = M
     words = np.empty((N // 16, K * 16 * dtype.bits // 32), np.int32)
     scales = np.empty((K // group if group else 1, N), np.float32)
     zeros = np.empty(scales.shape, np.uint8)

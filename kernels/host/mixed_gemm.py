@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, WeightFormat, mixed_gemm_kernel
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig, hopper_mixed_gemm
+from tensorcore_dsl.kernels.hopper.mixed_gemm import SLAB, HopperMixedConfig, hopper_mixed_gemm
 from tensorcore_dsl.kernels.hopper.packed_gemm import packed_gemm, packed_stages
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present, vector_bytes
@@ -57,6 +58,11 @@ TOKENS = (8, 16, 32, 48, 64, 96, 128)
 CONSUMERS = ((2, 2), (2, 1), (1, 1))
 WGMMA_STAGES = 6
 PART, MEGABYTE, OF_TOKENS, OF_COLUMNS, OF_BOTH, OF_BITS = 0.245, 0.31, 0.177, 0.123, 0.036, 0.056
+# Rows from which packed_gemm is tried, rows of a tile and parts of K, and stages. Its time beside that
+# of the wgmma kernel: in 64 of K of a tile a fixed part, 4 bits of a weight and 64 rows, and in a tile
+# of split-K the exchange of the sums of 64 rows.
+MANY_ROWS, ROWS_AND_PARTS, MOST_STAGES = 128, tuple(product((256, 192, 128, 96), (1, 2))), 8
+STAGE, STAGE_BITS, STAGE_ROWS, EXCHANGE = 0.015, 0.055, 0.135, 0.8
 # Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
 FEW_ROWS, FEW_WEIGHTS = 8, 2**24
 FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": (HopperMixedConfig, HopperConfig)}
@@ -108,8 +114,9 @@ def _prepare(
         raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
     vec_a = vector_bytes(in_a, 2)
     by_tma = vec_a == VECTOR_BYTES and not has_negative_stride(in_a)
+    one_type = not b.format.group or read["b.scales"].type.dtype == dtype
     if config is None:
-        config = choose_mixed(M, N, K, b.format, by_tma, family)
+        config = choose_mixed(M, N, K, b.format, by_tma, family, one_type, stores_without_tma(in_d))
     else:
         _check_config(config, K, by_tma, family)
     shared: Any = {
@@ -118,7 +125,7 @@ def _prepare(
         "epilogue": epilogue,
     }
     if isinstance(config, HopperConfig):
-        _check_many_rows(config, dtype, read["b.scales"].type.dtype, b.format)
+        _check_many_rows(config, b.format, one_type)
         of_tma = HopperTraits(store_by_threads=stores_without_tma(in_d), **shared)
         plan = plan_hopper(packed_gemm, config, of_tma, (M, N), format=b.format)
         bind_product = lambda arguments: _with_weights(partial(plan.bind, stream=stream), arguments)
@@ -162,8 +169,8 @@ def _with_weights(bind: Callable[..., Any], arguments: tuple[Any, ...]) -> Calla
     return lambda a, weights, *others: launch(a, *weights, *others)
 
 
-def _check_many_rows(config: HopperConfig, dtype: tc.DType, scales: tc.DType, format: WeightFormat) -> None:
-    """Refuse what the kernel for many rows does not take."""
+def _check_many_rows(config: HopperConfig, format: WeightFormat, one_type: bool) -> None:
+    """Refuse what the kernel for many rows does not take. one_type: see `choose_mixed`."""
     check_supported("packed weights", config, "k_slabs", "cluster_n", "mma_in_flight")
     sums = config.rows_per_consumer // 64 * config.BN // 2
     most = packed_stages(config, format)
@@ -175,9 +182,9 @@ def _check_many_rows(config: HopperConfig, dtype: tc.DType, scales: tc.DType, fo
             f"packed weights take swapped=True, BM of 64 or 128, at most {MAX_SUMS} accumulators of a "
             f"thread, here 2 to {most} stages, and split_k if the stages of A hold the sums: {config}"
         )
-    if format.group and scales != dtype:
+    if not one_type:
         raise tc.ArgumentError(
-            f"the scales of groups hold {scales} and a {dtype}; a HopperConfig takes one type"
+            "a HopperConfig takes scales of groups of a's type; a kernels.HopperMixedConfig takes any"
         )
 
 
@@ -208,20 +215,54 @@ def _check_wgmma(by_tma: bool) -> None:
 
 
 def choose_mixed(
-    M: int, N: int, K: int, format: WeightFormat, by_tma: bool = True, family: str | None = None
-) -> MixedConfig | HopperMixedConfig:
-    """Choose the kernel, unless `family` names it, and its tile. by_tma: TMA can load A."""
+    M: int,
+    N: int,
+    K: int,
+    format: WeightFormat,
+    by_tma: bool = True,
+    family: str | None = None,
+    one_type: bool = True,
+    by_threads: bool = False,
+) -> MixedConfig | HopperMixedConfig | HopperConfig:
+    """Choose the kernel, unless `family` names it, and its tile.
+
+    by_tma: TMA can load A. one_type: scales of groups, if there are any, have A's type. by_threads:
+    TMA cannot store D.
+    """
     if family is None:
         few = M <= FEW_ROWS and N * K <= FEW_WEIGHTS
         family = "sm90" if by_tma and not few and has_wgmma() and gives_registers() else "sm80"
     check_family(family)
-    if family == "sm90":
-        _check_wgmma(by_tma)
-    return (_choose_wgmma if family == "sm90" else _choose_mma_sync)(M, N, K, format)
+    if family == "sm80":
+        return _choose_mma_sync(M, N, K, format)
+    _check_wgmma(by_tma)
+    microseconds, config = _choose_wgmma(M, N, K, format)
+    if M >= MANY_ROWS and one_type:
+        of_many_rows = _choose_many_rows(M, N, K, format, by_threads)
+        if of_many_rows[0] < microseconds:
+            return of_many_rows[1]
+    return config
 
 
-def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> HopperMixedConfig:
-    """Choose the tile with the least estimated time, and as many stages as fit."""
+def _choose_many_rows(
+    M: int, N: int, K: int, format: WeightFormat, by_threads: bool
+) -> tuple[float, HopperConfig]:
+    """As `_choose_wgmma`, of packed_gemm."""
+    tried = []
+    for rows, parts in ROWS_AND_PARTS:
+        config = HopperConfig(BM=128, BN=rows, stages=2, split_k=parts, swapped=True)
+        waves = -(-M // rows) * -(-N // config.BM) * parts / SMS
+        stage = STAGE + format.dtype.bits // 4 * STAGE_BITS + rows / 64 * STAGE_ROWS
+        tile = K / SLAB / parts * stage + (parts - 1) * rows / 64 * EXCHANGE
+        spills = (rows, parts) == (256, 1) and by_threads and not format.group
+        if parts <= K // CHUNK and not spills:
+            tried.append((math.ceil(waves) * tile, config))
+    microseconds, config = min(tried, key=lambda pair: pair[0])
+    return microseconds, replace(config, stages=min(MOST_STAGES, packed_stages(config, format)))
+
+
+def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> tuple[float, HopperMixedConfig]:
+    """Choose the tile with the least estimated time, in microseconds, and as many stages as fit."""
     chunks, tried = K // CHUNK, []
     most_tokens = TOKENS[-1] if format.period > 32 else TOKENS[-2]  # with more, ptxas 13.0 spills
     smallest = next((tokens for tokens in TOKENS if tokens >= M), most_tokens)
@@ -233,9 +274,10 @@ def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> HopperMixedCo
             for split in {1, *(max(1, min(waves * SMS // tiles, most)) for waves in (1, 2))}:
                 config = replace(tile, split_k=split)
                 tried.append((_microseconds(config, M, N, chunks, tiles * split, format), config))
-    _, config = min(tried, key=lambda pair: pair[0])
+    microseconds, config = min(tried, key=lambda pair: pair[0])
     stage, rest = _wgmma_bytes(config, format)
-    return replace(config, stages=min(WGMMA_STAGES, (SMEM_BYTES - SMEM_RESERVED - rest) // stage))
+    most = (SMEM_BYTES - SMEM_RESERVED - rest) // stage
+    return microseconds, replace(config, stages=min(WGMMA_STAGES, most))
 
 
 def _microseconds(
