@@ -49,6 +49,8 @@ MAX_TOKENS = 128  # of all blocks of a consumer: sums and accumulators take half
 class HopperMixedConfig:
     """Tile sizes and pipeline depth of products with packed weights by wgmma.
 
+    Scales are f32 for any number of rows. `gemm` by itself may round weights of many rows to 16 bits.
+
     Attributes
     ----------
     tokens : int
