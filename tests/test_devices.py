@@ -319,3 +319,12 @@ def test_a_program_longer_than_the_detector_of_races_tells_apart(monkeypatch):
     out = zeros(2, 3, 32)
     with tc.devices(WORLD), pytest.raises(EmulationError, match="instructions, and races are found among 8"):
         places[(3, 2), 32](out, [0] * WORLD)
+
+
+def test_one_array_for_several_ranks():
+    x = np.zeros(32, np.int32)
+    with (
+        tc.devices(3),
+        pytest.raises(tc.ArgumentError, match="'out' is a list with one array for several ranks"),
+    ):
+        places[1, 32]([x, x.copy(), x], 1)

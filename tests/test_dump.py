@@ -101,3 +101,23 @@ def test_the_log(caplog, tmp_path, monkeypatch):
     made, found = caplog.messages
     assert made.startswith("scale for sm_90a: assembled in ") and made.endswith(" registers")
     assert found == "scale for sm_90a: machine code is in the cache"
+
+
+@pytest.mark.parametrize("kind", ["sparse", "packed"])
+def test_products_without_a_plan_log_what_they_chose(kind, caplog):
+    a, b, one = np.ones((64, 128), np.float16), np.ones((128, 64), np.float16), np.ones((1, 64), np.float16)
+    if kind == "sparse":
+        a = kernels.compress(a, prune=True)
+    else:
+        b = kernels.pack(np.ones((128, 64), np.int8), one)
+    with pytest.raises(
+        tc.ArgumentError, match=f"{kind[:3]}.*; plans and tuning are of dense products. .* logs"
+    ):
+        kernels.plan(a, b, None, None)
+    caplog.set_level(logging.INFO, "tensorcore_dsl")
+    kernels.gemm(a, b)
+    chosen = {
+        "sparse": "matrix> by 128 x 64: HopperConfig(",
+        "packed": "product of 64 x 128 by <packed 128x64",
+    }
+    assert chosen[kind] in caplog.text and "Config(" in caplog.text

@@ -443,7 +443,7 @@ def test_boxes_of_rows_and_of_columns_arrive_as_they_are(order, by_name):
 
 
 @refused(
-    "an mbarrier counts the bytes of a copy, not an array of mbarriers",
+    "an mbarrier counts the bytes of a copy, not an array of mbarriers (barriers[0] is one)",
     "tc.tma_load(tile, map, (0, 0), bars)",
     BF16,
     **HOPPER,
@@ -885,3 +885,14 @@ def test_tma_reaches_dynamic_memory_behind_static():
     assert np.array_equal(out, x[7])
     with pytest.raises(tc.Misaligned, match=r"no multiple of 128 \(offset= of tc.dynamic_shared\)"):
         copied_to_dynamic.emulator("sm_90a")[1, 32, None, 1152](x, out, 64)
+
+
+@refused(
+    "an array of mbarriers (barriers[0] is one) has no attribute 'init'",
+    "bars.init",
+    error=tc.errors.CompileError,
+    **HOPPER,
+)
+def array_of_mbarriers_itself():
+    bars = tc.mbarriers(1)
+    bars.init(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,6 +71,8 @@ MAX_SUMS = 128  # registers of a thread for accumulators of packed_gemm, besides
 VECTOR_BYTES = 16  # of TMA: rows of A start at multiples of it
 RESERVED = 1024  # bytes of shared memory of each CTA, for the driver
 
+log = logging.getLogger(__name__)
+
 
 def mixed_gemm(
     a: Any, b: PackedWeights, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float, *others: Any
@@ -119,6 +122,7 @@ def _prepare(
         config = choose_mixed(M, N, K, b.format, by_tma, family, one_type, stores_without_tma(in_d))
     else:
         _check_config(config, K, by_tma, family)
+    log.info("product of %d x %d by %r: %s", M, K, b, config)
     shared: Any = {
         "scaled": scalars[0] != 1,
         "has_c": c is not None and scalars[1] != 0,

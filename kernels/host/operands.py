@@ -12,6 +12,7 @@ from tensorcore_dsl.host import Description, describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.arguments import described, element_type, f32_number, number, present, shown
 from tensorcore_dsl.kernels.host.arrays import empty_like
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
@@ -120,6 +121,12 @@ def describe_operands(
     """Describe A, B and C; refuse operands that cannot be multiplied and added."""
     if isinstance(b, SparseMatrix):
         raise tc.ArgumentError("b is a SparseMatrix; only a may be one")
+    for name, x, kind in (("a", a, SparseMatrix), ("b", b, PackedWeights)):
+        if isinstance(x, kind):
+            raise tc.ArgumentError(
+                f"{name} is {x!r}; plans and tuning are of dense products. For it, kernels.gemm logs the "
+                "kernel and the configuration that it chooses (logging, level INFO), and takes config="
+            )
     descriptions = described(a=a, b=b, **present(c=c))
     operands = descriptions["a"], descriptions["b"], descriptions.get("c")
     check_operands(*operands, beta)

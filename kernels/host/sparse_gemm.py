@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress
 from tensorcore_dsl.kernels.user_functions import check_epilogue
+
+log = logging.getLogger(__name__)
 
 
 def sparse_gemm(
@@ -100,6 +103,7 @@ def _prepare(
     )
     if config is None:
         config = choose_sparse(M, N, K, a.format, traits.b_k_major)
+    log.info("product of %r by %d x %d: %s", a, K, N, config)
     unsupported = ("k_slabs", "split_k", "swapped")
     families.check_supported("sparse products", config, *unsupported)
     plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), copies, format=a.format)

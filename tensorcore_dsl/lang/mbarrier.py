@@ -274,7 +274,7 @@ class Mbarrier(Bounded):
 class MbarrierArray(Struct):
     """Several mbarriers: `barriers[i]`."""
 
-    parts, described = ("tile",), "an array of mbarriers"
+    parts, described = ("tile",), "an array of mbarriers (barriers[0] is one)"
 
     def __init__(self, tile: Tile) -> None:
         self.tile = tile

@@ -116,6 +116,11 @@ def each_rank(value: Any, what: str, shared: bool) -> Any:
                 f"{what} is a list of {len(value)}; under tc.devices({group.count}) a list has one "
                 f"value for each of the {group.count} ranks"
             )
+        arrays = [id(x) for x in value if getattr(x, "shape", ()) != ()]
+        if not shared and len(set(arrays)) < len(arrays):
+            raise ArgumentError(
+                f"{what} is a list with one array for several ranks; each has memory of its own"
+            )
         return PerRank(value)
     if not shared and hasattr(value, "shape") and value.shape != ():
         raise ArgumentError(
