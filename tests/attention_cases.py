@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tensorcore_dsl.kernels.host import attention_backward as host
 from tests.running import execute_text
 
 BF16, F16 = ml_dtypes.bfloat16, np.float16
@@ -86,6 +87,14 @@ def exact(
 
 def starts(lengths: Any) -> np.ndarray:
     return np.cumsum([0, *lengths]).astype(np.int32)
+
+
+def choose(monkeypatch: Any, one_pass: bool) -> None:
+    """Choose one or two kernels for gradients of D up to 128, in launches that no cache keeps."""
+    most = 128 if one_pass else 0
+    choice = lambda problem, sequences: max(problem.traits.depth, problem.traits.width) <= most
+    monkeypatch.setattr(host, "takes_one_pass", choice)
+    monkeypatch.setattr(host, "cached_call", lambda results, arrays, key, prepare: prepare())
 
 
 def module_of(source: str, name: str) -> ModuleType:

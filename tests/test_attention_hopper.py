@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import exact, module_of, operands, starts
+from attention_cases import choose, exact, module_of, operands, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -165,20 +165,22 @@ def test_assembled_without_spills(target, case):
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize(
-    "target, options",
+    "target, options, one_pass",
     [
-        ("sm_80", {}),
-        ("sm_80", {"softcap": 9.0, "window": (9, 9)}),
-        ("sm_90a", {}),
-        ("sm_90a", {"causal": True}),
+        ("sm_80", {}, True),
+        ("sm_80", {"softcap": 9.0, "window": (9, 9)}, True),
+        ("sm_90a", {}, True),
+        ("sm_90a", {"causal": True}, True),
+        ("sm_90a", {"causal": True}, False),
     ],
 )
-def test_gradients_assembled_without_spills(dim, target, options):
+def test_gradients_assembled_without_spills(dim, target, options, one_pass, monkeypatch):
     pytest.importorskip("cuda.core", reason="needs the assembler")
     if target == "sm_90a" and not has_program_assembler():
         pytest.skip("needs a whole-program ptxas")
     x, lse = operands(2048, 1, dim, heads=2)[0], np.zeros((1, 2, 2048), np.float32)
     lists = starts([1000, 1048]) if options else None
+    choose(monkeypatch, one_pass)
     with tc.target("cpu", target), launch.recorded() as bound:
         kernels.attention_backward(x, x, x, x, x, lse, cu_seqlens=lists, **options)
     assert len(bound) == 3

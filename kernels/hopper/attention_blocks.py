@@ -22,9 +22,9 @@ class BackwardConfig:
     Attributes
     ----------
     parts : int
-        Parts of 64 queries of a block: 1, or 2 for D up to 64.
+        Parts of 64 queries of a block: 1, or 2 in one pass for D up to 64.
     BN : int
-        Keys of a tile: 128, or 64 for D above 128.
+        Keys of a tile: 128 in one pass, 64 where dQ has a kernel of its own.
     q_stages, stages : int
         Blocks of Q and of dO in shared memory.
     """
@@ -33,6 +33,11 @@ class BackwardConfig:
     BN: int = 64 * CONSUMERS
     q_stages: int = 3
     stages: int = 2
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether one kernel computes dQ, dK and dV."""
+        return self.BN == 64 * CONSUMERS
 
     @property
     def BM(self) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.attention_gradients import THREADS, TICKETS, sum_rows
-from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
@@ -40,6 +39,9 @@ from tensorcore_dsl.kernels.host.workspace import scratch
 # heads, 32,768 keys take 5 % longer on an H200.
 SECTION, LONG_SECTION, MANY_TILES = 8, 4, 128
 WORDS = 64 * 64  # f32 sums of a share of dQ
+# On an H200, in times of the longest tile of the one-pass kernel: the longest tile of dK and dV, and the
+# longest tile of dQ if one head has the keys. And what two kernels must gain, for D above and up to 64.
+OF_KEYS, OF_QUERIES, TWO_KERNELS = 0.39, 0.48, (1.12, 1.29)
 
 
 def attention_backward(  # noqa: PLR0913
@@ -231,14 +233,14 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     """Bind the launches: sums of rows; dK, dV and the sums of dQ; dQ. Above D 128, dQ has its own sums."""
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
     (batch, heads, queries, _), kv_heads = problem.shape, problem.arrays["k"].shape[1]
-    keys, wide = problem.arrays["k"].shape[2], is_wide(traits)
+    keys = problem.arrays["k"].shape[2]
     sequences = arrays[7].shape[0] - 1 if traits.packed else batch
-    config = configured_gradients(traits)
-    spaces = Workspaces.of(problem, config.BM, 0 if wide else SHARES, sequences)
+    config = configured_gradients(problem, sequences)
+    spaces = Workspaces.of(problem, config.BM, SHARES if config.one_pass else 0, sequences)
     of_head = -(-keys // config.BN)
     tiles, query_tiles = of_head * kv_heads * sequences, -(-queries // QUERY_ROWS) * heads * sequences
     section = LONG_SECTION if of_head >= MANY_TILES else SECTION  # not for packed sequences
-    if wide:
+    if not config.one_pass:
         section = section_of(traits, keys, heads * batch)
     if traits.packed:  # each sequence may begin a tile
         tiles = (keys // config.BN + sequences) * kv_heads
@@ -252,7 +254,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         numbers = *starts, scale, cap, problem.scale, left, right
         of_keys = dk, dv, *numbers, heads // kv_heads, section
-        if wide:
+        if not config.one_pass:
             main = q, k, v, grad, *rows, tickets
             return before, (*main, *of_keys), (*main, dq, *numbers, section)
         sums = spaces.allocate(q, stream)[4]
@@ -267,7 +269,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         (hopper.attention_backward_kernel, of_tiles, threads, options),
         (finish, spaces.grid, 2 * WARPGROUP, options),
     )
-    if wide:
+    if not config.one_pass:
         launches = (
             launches[0],
             (key_gradients, of_tiles, threads, options),
@@ -276,20 +278,35 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     return _bind_all(problem, launches, by_kernel, arrays, stream)
 
 
-def is_wide(traits: AttentionTraits) -> bool:
-    """Whether dQ has a kernel of its own."""
-    return max(traits.depth, traits.width) > 128
-
-
-def configured_gradients(traits: AttentionTraits) -> BackwardConfig:
-    """Choose the configuration of the wgmma kernel by D."""
-    if not is_wide(traits):
+def configured_gradients(problem: AttentionProblem, sequences: int) -> BackwardConfig:
+    """Choose the kernels and their configuration by D, and for D up to 128 by the tiles of an SM."""
+    traits = problem.traits
+    if takes_one_pass(problem, sequences):
         return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1)
     of_keys, of_values = (-(-n // SLAB) for n in (traits.depth, traits.width))
     size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold the weights of a block
     free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * WEIGHT_STAGES
     stages = min(free // (of_keys + of_values), 3)
     return BackwardConfig(1, 64, stages, stages)
+
+
+def takes_one_pass(problem: AttentionProblem, sequences: int) -> bool:
+    """Whether one kernel computes all gradients: up to D 128, unless its tiles leave SMs idle.
+
+    Two kernels take 1.25 times as long where tiles are many, and have tiles half as long and less.
+    """
+    traits, (_, heads, queries, _) = problem.traits, problem.shape
+    most, (_, kv_heads, keys, _) = max(traits.depth, traits.width), problem.arrays["k"].shape
+
+    def rounds(rows: int, size: int, heads: int) -> float:
+        """Time of all tiles of `size` rows, in times of the longest one."""
+        tiles = -(-rows // size) * heads * (1 if traits.packed else sequences)
+        # A causal mask hides half of the mean tile. The longest tiles start first.
+        return max(tiles / 2 / SMS, 1) if traits.right and not traits.left else ceil(tiles / SMS)
+
+    of_queries = OF_QUERIES * keys * kv_heads / (max(queries, 1) * heads) * rounds(queries, QUERY_ROWS, heads)
+    two = OF_KEYS * rounds(keys, 64, kv_heads) + of_queries
+    return most <= 128 and rounds(keys, 128, kv_heads) < TWO_KERNELS[most <= SLAB] * two
 
 
 def _bind_all(

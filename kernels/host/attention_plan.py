@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import BN as QUERY_KEYS
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.attention import check_lists, checked_problem, chosen_family, configured
-from tensorcore_dsl.kernels.host.attention_backward import configured_gradients, is_wide
+from tensorcore_dsl.kernels.host.attention_backward import configured_gradients
 from tensorcore_dsl.kernels.host.summation import Summation
 
 
@@ -90,7 +90,7 @@ class AttentionPlan:
             of_queries = (
                 f"keys from the last tile of {QUERY_KEYS} to the first, upwards in a tile: one sum of the "
                 f"tensor cores"
-                if is_wide(self.traits)
+                if not config.one_pass
                 else f"tiles of {config.BN} keys, each summed from zero, upwards, by the tensor cores; the "
                 f"sums of the tiles are added in f32, upwards"
             )
@@ -167,5 +167,6 @@ def plan_attention(
         return plan
     sequences = lists["cu_seqlens"].shape[0] - 1 if lists else 1
     traits, config = configured(problem.traits, problem.shape[2], shared_by, sequences)
-    gradients = None if page else configured_gradients(problem.traits)
+    count = sequences if lists else problem.shape[0]
+    gradients = None if page else configured_gradients(problem, count)
     return AttentionPlan("sm90", problem.dtype, traits, shared_by, config, gradients)
