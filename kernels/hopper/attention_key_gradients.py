@@ -26,7 +26,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_gradients import Sequences
 from tensorcore_dsl.kernels.attention_scores import Softmax
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
-from tensorcore_dsl.kernels.hopper.attention_backward import REGISTERS, produce
+from tensorcore_dsl.kernels.hopper.attention_backward import produce
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
     EXCHANGE_BARRIER,
@@ -48,6 +48,7 @@ from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
 THREADS = WARPGROUP * (1 + CONSUMERS)
 WEIGHT_STAGES = 2  # blocks of weights in shared memory
+REGISTERS = 24, 248, 232  # of a thread of each role
 
 
 @dataclass
@@ -126,7 +127,7 @@ def key_gradients(  # noqa: PLR0913
     def sloping():
         consume(cta, Sloping(cta, leader, *products(q.dtype, traits.depth)), cta.keys, dk, slope)
 
-    tc.warp_specialize((1, producer), (1, weighing), (1, sloping), registers=(*REGISTERS, REGISTERS[1]))
+    tc.warp_specialize((1, producer), (1, weighing), (1, sloping), registers=REGISTERS)
 
 
 def products(dtype, columns: int):

@@ -217,26 +217,19 @@ def sum_up(cta: Cta, number, tile: QueryTile, row, shift, delta, states):
         for part, (stage, _) in zip((cta.keys, cta.values), states, strict=True):
             clear(part.smem[stage], tile.seen.keys - key, CONSUMERS * WARPGROUP)
         tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
-    scores, slopes = issue_scores(cta, number, states)
-    tc.wgmma_wait(1)
-    _, factors = weights_of(cta, tile.seen, scores, row, key, shift)
-    tc.wgmma_wait(0)
-    cta.values.empty[states[1][0]].arrive(pred=leader)
-    operand, total = tc.as_operand(factors * (slopes - delta), cta.sums.a), cta.sums.d.zeros()
+    products = issue_scores(cta, number, states)
+    operand = tc.as_operand(weigh(cta, number, tile, row, key, states, products, shift, delta), cta.sums.a)
+    total = cta.sums.d.zeros()
     for _ in tc.range(1, tile.count):
         key, before = key - BN, states
         states = following(cta, states)
         wait_for(cta, states)
         tc.barrier(ORDER_BARRIER + number, 2 * WARPGROUP)
         total = issue_sum(cta.sums, total, operand, cta.keys.smem[before[0][0]])
-        scores, slopes = issue_scores(cta, number, states)
+        products = issue_scores(cta, number, states)
         tc.barrier_arrive(ORDER_BARRIER + 1 - number, 2 * WARPGROUP)
-        tc.wgmma_wait(1)  # dq and the scores are complete
-        cta.keys.empty[before[0][0]].arrive(pred=leader)
-        _, factors = weights_of(cta, tile.seen, scores, row, key, shift)
-        tc.wgmma_wait(0)
-        cta.values.empty[states[1][0]].arrive(pred=leader)
-        operand = tc.as_operand(factors * (slopes - delta), cta.sums.a)
+        slopes = weigh(cta, number, tile, row, key, states, products, shift, delta, before[0][0])
+        operand = tc.as_operand(slopes, cta.sums.a)
     total = issue_sum(cta.sums, total, operand, cta.keys.smem[states[0][0]])
     tc.wgmma_wait(0)
     cta.keys.empty[states[0][0]].arrive(pred=leader)
@@ -257,8 +250,27 @@ def wait_for(cta: Cta, states):
 
 
 def issue_scores(cta: Cta, number, states):
-    """Issue q kᵀ and dO vᵀ, one group each."""
-    (k_stage, _), (v_stage, _) = states
-    scores = issue(cta.score, cta.queries.smem[0, number], cta.keys.smem[k_stage], 0, cta.traits.depth)
-    slopes = issue(cta.score, cta.grads.smem[0, number], cta.values.smem[v_stage], 0, cta.traits.width)
-    return scores, slopes
+    """Issue q kᵀ and dO vᵀ, one group each. With tanh, the registers for dO vᵀ are free later."""
+    scores = issue(cta.score, cta.queries.smem[0, number], cta.keys.smem[states[0][0]], 0, cta.traits.depth)
+    return scores, None if cta.traits.softcap else issue_slopes(cta, number, states)
+
+
+def issue_slopes(cta: Cta, number, states):
+    """Issue dO vᵀ."""
+    return issue(cta.score, cta.grads.smem[0, number], cta.values.smem[states[1][0]], 0, cta.traits.width)
+
+
+def weigh(cta: Cta, number, tile: QueryTile, row, key, states, products, shift, delta, before=None):
+    """dS of the products that `issue_scores` has issued. In the end, no product is in flight.
+
+    before: the stage of K that dq has read, if its product came before the scores.
+    """
+    (scores, slopes), leader = products, tc.threadIdx.x % WARPGROUP == 0
+    tc.wgmma_wait(0 if slopes is None else 1)  # dq and the scores are complete
+    if before is not None:
+        cta.keys.empty[before].arrive(pred=leader)
+    _, factors = weights_of(cta, tile.seen, scores, row, key, shift)
+    slopes = issue_slopes(cta, number, states) if slopes is None else slopes
+    tc.wgmma_wait(0)
+    cta.values.empty[states[1][0]].arrive(pred=leader)
+    return factors * (slopes - delta)

@@ -306,7 +306,11 @@ def takes_one_pass(problem: AttentionProblem, sequences: int) -> bool:
 
     of_queries = OF_QUERIES * keys * kv_heads / (max(queries, 1) * heads) * rounds(queries, QUERY_ROWS, heads)
     two = OF_KEYS * rounds(keys, 64, kv_heads) + of_queries
-    return most <= 128 and rounds(keys, 128, kv_heads) < TWO_KERNELS[most <= SLAB] * two
+    # With tanh, one kernel for more than 96 has too few registers.
+    return (
+        most <= (96 if traits.softcap else 128)
+        and rounds(keys, 128, kv_heads) < TWO_KERNELS[most <= SLAB] * two
+    )
 
 
 def _bind_all(
