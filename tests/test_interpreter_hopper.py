@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import ml_dtypes
 import numpy as np
 import pytest
-from running import caught, run
+from running import caught, line_of, run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError, OutOfBounds, Race, Uninitialised
@@ -606,12 +607,34 @@ def traded(out: tc.Array):
     out[t] = 1
 
 
+@tc.kernel
+def kept(out: tc.Array):
+    """A warpgroup waits for registers of the others, which wait for it."""
+    bar, t = tc.mbarriers(1)[0], tc.threadIdx.x
+    if t == 0:
+        bar.init(128)
+    tc.emit("setmaxnreg.dec.sync.aligned.u32", 160)
+    tc.barrier()
+    if t < 128:
+        tc.emit("setmaxnreg.inc.sync.aligned.u32", 256)
+        bar.arrive()
+    else:
+        bar.wait(0)
+        tc.emit("setmaxnreg.dec.sync.aligned.u32", 80)
+
+
 class TestRegisters:
     @pytest.mark.parametrize("order", [None, 0, 1])
     def test_wait_for_registers(self, order):
         out = np.zeros(384, np.int32)
         traded.emulator("sm_90a", order=order)[1, 384](out)
         assert out.all()
+
+    def test_cycle(self):
+        increase, wait = line_of(kept, "256"), line_of(kept, "bar.wait")
+        first, others = f"block 0 warps 1-3 (:{increase})", f"block 0 warps 4-11 (:{wait})"
+        words = re.escape(f"a cycle: {first} -> {others} -> {first}")
+        caught(EmulationError, words, kept, 1, 384, np.zeros(384, np.int32))
 
     def test_shrink_and_grow(self):
         out = np.zeros(256, np.int32)

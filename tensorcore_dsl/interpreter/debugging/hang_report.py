@@ -375,6 +375,9 @@ class HangReport:
             per = ctx.clusters.size * ctx.group
             away = ctx.clusters.arrivals <= np.repeat(ctx.clusters.phase, per)
             return np.asarray(others & away)
+        if ctx.clusters.lacking_registers(group.mask & part):  # the other warps of the CTA own registers
+            ctas = (group.mask & part).reshape(-1, ctx.group).any(axis=1)
+            return np.asarray(others & np.repeat(ctas, ctx.group))
         numbers = ctx.barriers.waits_at[group.mask & part]
         absent = np.zeros_like(others)
         for cta in np.unique(np.flatnonzero(group.mask & part) // ctx.group):
