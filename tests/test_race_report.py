@@ -76,10 +76,32 @@ def stores(x: tc.Array, how: tc.Const):
                 tc.tma_store_commit()
                 tc.tma_store_wait(read=True)
             tc.barrier()
+    if how in ("lanes", "lanes that wait", "lanes that meet") and i < 2:
+        if i == 0:
+            tc.tma_store(boxes, (0, 0), tile)
+            tc.tma_store_commit()
+            if how != "lanes":
+                tc.tma_store_wait()
+        if how == "lanes that meet":
+            tc.syncwarp(3)
+        if i == 1:
+            tc.tma_store(boxes, (0, 0), tile)
+            tc.tma_store_commit()
+            tc.tma_store_wait()
+    if how == "at once" and i < 2:
+        tc.tma_store(boxes, (4 * i, 0), tile)
+        tc.tma_store_commit()
+        tc.tma_store_wait()
     if how == "blocks" and i == 0:
         tc.tma_store(boxes, (0, 0), tile)
         tc.tma_store_commit()
         tc.tma_store_wait()
+
+
+MEETING_LANES = (
+    "; after that wait, lanes of a warp run independently: tc.syncwarp() between the two would order "
+    "them, or tc.barrier() where other warps use it too"
+)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +120,39 @@ def stores(x: tc.Array, how: tc.Const):
             "; after that wait, blocks run in any order: only a release and an acquire of gpu scope, or another "
             "launch, would order the two; or let each store write a box of its own",
         ),
+        ("lanes", 1, MEETING_LANES),
+        ("lanes that wait", 1, MEETING_LANES),
     ],
 )
 def test_bulk_stores_to_the_same_bytes(how, grid, advice):
     wait = "first the thread that issued it must wait for its group: tc.tma_store_wait() (cp.async.bulk.wait_group)"
     assert cure(stores, np.zeros((16, 32), np.float32), how, grid=grid) == wait + advice
+
+
+def test_bulk_stores_of_lanes_that_meet():
+    stores.emulator("sm_90a")[1, 64](np.zeros((16, 32), np.float32), "lanes that meet")
+
+
+def test_bulk_stores_of_lanes_at_once():
+    advice = "let one lane of the warp store, or let each store write a box of its own"
+    assert cure(stores, np.zeros((16, 32), np.float32), "at once") == advice
+
+
+@tc.kernel
+def numbers(out: tc.Array, of_lanes: tc.Const = False):
+    """All lanes store the number of their warp, or of themselves."""
+    out[0] = 32 * tc.blockIdx.x + (tc.threadIdx.x if of_lanes else tc.warp_id())
+
+
+@pytest.mark.parametrize("grid, block", [(1, 64), (2, 32)])
+def test_lanes_store_the_same_and_warps_do_not(grid, block):
+    with pytest.raises(tc.errors.Race, match="nothing orders the two accesses") as error:
+        numbers.emulator("sm_90a")[grid, block](np.zeros(1, np.int32))
+    assert "at once" not in str(error.value)
+
+
+def test_lanes_store_different_values():
+    with pytest.raises(
+        tc.errors.Race, match="by lanes 0-31 of warp 0 of block 0 at once, with different values"
+    ):
+        numbers.emulator("sm_90a")[1, 64](np.zeros(1, np.int32), True)

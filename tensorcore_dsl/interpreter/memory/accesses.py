@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import native, shadow
-from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
@@ -105,21 +105,25 @@ class WordMemory(ABC):
 
     def _same(
         self, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(T,) bool twice: do all threads of `mask` that store to the place of a thread store the
-        same as it; does memory hold that already?"""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(T,) bool three times: do all threads of `mask` that store to the place of a thread store the
+        same as it; does memory hold that already; does a lower lane of its warp store it there?"""
         active = np.flatnonzero(mask)
         places = self.location(addresses)[active]
+        agree, held, repeats = np.zeros((3, mask.size), np.bool_)
         _, first, which = np.unique(places, return_index=True, return_inverse=True)
         equal = (values[:, active] == values[:, active[first[which]]]).all(axis=0)
-        agree, held = np.zeros((2, mask.size), np.bool_)
         agree[active] = np.bincount(which, weights=~equal)[which] == 0
+        in_warps = np.stack([which, active // WARP])
+        _, first, which = np.unique(in_warps, axis=1, return_index=True, return_inverse=True)
+        leader = active[first[which.ravel()]]
+        repeats[active] = (leader != active) & (values[:, active] == values[:, leader]).all(axis=0)
         self.quiet, checks, self.chunk.checks = True, self.chunk.checks, False
         with suppress(EmulationError):
             old = self.load_words(mask, addresses, values.dtype.itemsize, values.shape[0])
             held = mask & (old == values).all(axis=0)
         self.quiet, self.chunk.checks = False, checks
-        return agree, held
+        return agree, held, repeats
 
     def signal(self, addresses: np.ndarray, mask: np.ndarray) -> None:
         """Let a strong access order what comes before and after it."""

@@ -46,6 +46,8 @@ class RunningDetector(Detector, Protocol):
     places: dict[int, np.ndarray]
     tiles: SharedTiles
 
+    def columns_of(self, kind: Any, ctas: np.ndarray, keys: np.ndarray) -> np.ndarray: ...
+
 
 @dataclass
 class Finding:
@@ -286,8 +288,18 @@ class Finding:
             wait = f"{advice.BULK_WAIT}{', without read=True' * reads}"
         text = f"first the thread that issued it must wait for its group: {wait}"
         if self._is_same_warp and mine is not None and mine.runs_behind:
-            return text
+            if self._is_same_issuer:
+                return text
+            if self.step == self._step:
+                return "let one lane of the warp store, or let each store write a box of its own"
         return f"{text}; after that wait, {self._advice_of_scope(here, there)}"
+
+    @property
+    def _is_same_issuer(self) -> bool:
+        """Has the thread issued the bulk store of the other access itself?"""
+        races, kind = self.races, f"bulk {'loads' if self.what == history.READ else 'stores'}"
+        cta, thread = np.array([[self.thread // races.names.group], [self.thread]])
+        return bool(races.columns_of(kind, cta, thread) == races.launch.who[self.serial + 1])
 
     @property
     def _is_same_warp(self) -> bool:

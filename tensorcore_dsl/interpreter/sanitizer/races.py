@@ -37,7 +37,7 @@ from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
 
-Same = Callable[[], tuple[np.ndarray, np.ndarray]]
+Same = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray]]
 Spans = history.Spans
 Operations = history.Operations
 ALWAYS = 1 << 62
@@ -217,9 +217,9 @@ class Races(HappensBefore):
     ) -> Callable[[], None] | None:
         """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
 
-        same: (T,) bool twice: do all threads that store to one place store the same, does memory
-        hold that already? step: where it is, if not the running one. since: it has gone on since
-        this serial number.
+        same: (T,) bool three times: do all threads that store to one place store the same, does memory
+        hold that already, does a lower lane of the warp store it there? step: where it is, if not the
+        running one. since: it has gone on since this serial number.
         """
         kind = (history.STORE if verb == "store" else history.LOAD) + 2 * strong
         same = same and cache(same)
@@ -253,8 +253,8 @@ class Races(HappensBefore):
         if finding is not None and finding.mild and same is not None:
             # The search has stopped at the first one: look among the threads that store different
             # values, then among those that change what memory holds.
-            agree, held = same()
-            for differ in (mask & ~agree, mask & ~(agree & held)):
+            agree, held, repeats = same()
+            for differ in (mask & ~repeats & ~agree, mask & ~repeats & ~(agree & held)):
                 second = judge() if finding.mild and touch(todo, differ, since) else None
                 finding = finding if second is None or second.mild else second
         if todo & history.NOTE and (finding is None or finding.mild):
@@ -302,11 +302,14 @@ class Races(HappensBefore):
             if serial in self.inits:
                 lanes = 1 << self.inits[serial] % WARP
             equal = False
-            if same is not None and what in (history.TOGETHER, history.WROTE):
-                agree, held = same()
+            base, together = place(thread)
+            if same is not None and what == history.WROTE:
+                agree, held, _ = same()
                 ours = int(self.launch.owner[serial // PAGE]) == self.number
                 equal = bool(agree[thread] and (held[thread] or (ours and serial >= start)))
-            base, together = place(thread)
+            if same is not None and together is not None and what == history.TOGETHER:
+                warp = slice(thread // WARP * WARP, (thread // WARP + 1) * WARP)
+                equal = np.count_nonzero(together[warp] & ~same()[2][warp]) == 1
             last = WARP * self.warp_of(serial) + lanes.bit_length() - 1
             if together is not None and last == thread:  # name another one of those
                 thread = int(np.flatnonzero(together[: thread // WARP * WARP + WARP])[-1])
