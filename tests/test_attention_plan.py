@@ -89,6 +89,13 @@ def test_the_text_has_the_tiles_of_the_launch(dim: int) -> None:
     )
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 5, 64), (1, 0, 5, 64), (1, 2, 0, 64), (1, 0, 5, 256)])
+def test_empty_problems_have_a_plan(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float16)
+    with tc.target("cpu", "sm_90a"):
+        assert "dQ" in explained(x, x, x, causal=True)
+
+
 def test_what_changes_the_text() -> None:
     q, k, v = operands(64, 64)
     usual = explained(q, k, v)

@@ -39,9 +39,10 @@ from tensorcore_dsl.kernels.host.workspace import scratch
 # heads, 32,768 keys take 5 % longer on an H200.
 SECTION, LONG_SECTION, MANY_TILES = 8, 4, 128
 WORDS = 64 * 64  # f32 sums of a share of dQ
-# On an H200, in times of the longest tile of the one-pass kernel: the longest tile of dK and dV, and the
-# longest tile of dQ if one head has the keys. And what two kernels must gain, for D above and up to 64.
-OF_KEYS, OF_QUERIES, TWO_KERNELS = 0.39, 0.48, (1.12, 1.29)
+# Times of the longest tiles of two kernels on an H200. The unit is the time of the longest tile of the
+# one-pass kernel; the query tile's time is for equal numbers of queries and keys, and of their heads.
+KEY_TILE_TIME, QUERY_TILE_TIME = 0.39, 0.48
+MIN_SPEEDUPS = 1.12, 1.29  # from which two kernels are chosen: D above 64, and up to 64
 
 
 def attention_backward(  # noqa: PLR0913
@@ -230,7 +231,7 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
 
 
 def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[..., None]:
-    """Bind the launches: sums of rows; dK, dV and the sums of dQ; dQ. Above D 128, dQ has its own sums."""
+    """Bind three launches: sums of rows; dK, dV and, in one pass, the sums of dQ; dQ."""
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
     (batch, heads, queries, _), kv_heads = problem.shape, problem.arrays["k"].shape[1]
     keys = problem.arrays["k"].shape[2]
@@ -279,7 +280,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
 
 
 def configured_gradients(problem: AttentionProblem, sequences: int) -> BackwardConfig:
-    """Choose the kernels and their configuration by D, and for D up to 128 by the tiles of an SM."""
+    """Choose one or two kernels, and their configuration."""
     traits = problem.traits
     if takes_one_pass(problem, sequences):
         return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1)
@@ -293,7 +294,8 @@ def configured_gradients(problem: AttentionProblem, sequences: int) -> BackwardC
 def takes_one_pass(problem: AttentionProblem, sequences: int) -> bool:
     """Whether one kernel computes all gradients: up to D 128, unless its tiles leave SMs idle.
 
-    Two kernels take 1.25 times as long where tiles are many, and have tiles half as long and less.
+    Two kernels take 1.25 times as long if there are many tiles. Their tiles take at most half as long, so
+    they leave fewer SMs idle if there are few.
     """
     traits, (_, heads, queries, _) = problem.traits, problem.shape
     most, (_, kv_heads, keys, _) = max(traits.depth, traits.width), problem.arrays["k"].shape
@@ -304,12 +306,13 @@ def takes_one_pass(problem: AttentionProblem, sequences: int) -> bool:
         # A causal mask hides half of the mean tile. The longest tiles start first.
         return max(tiles / 2 / SMS, 1) if traits.right and not traits.left else ceil(tiles / SMS)
 
-    of_queries = OF_QUERIES * keys * kv_heads / (max(queries, 1) * heads) * rounds(queries, QUERY_ROWS, heads)
-    two = OF_KEYS * rounds(keys, 64, kv_heads) + of_queries
+    seen = keys * kv_heads / max(queries * heads, 1)
+    of_queries = QUERY_TILE_TIME * seen * rounds(queries, QUERY_ROWS, heads)
+    two = KEY_TILE_TIME * rounds(keys, 64, kv_heads) + of_queries
     # With tanh, one kernel for more than 96 has too few registers.
     return (
         most <= (96 if traits.softcap else 128)
-        and rounds(keys, 128, kv_heads) < TWO_KERNELS[most <= SLAB] * two
+        and rounds(keys, 128, kv_heads) < MIN_SPEEDUPS[most <= SLAB] * two
     )
 
 
