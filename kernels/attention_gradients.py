@@ -1,4 +1,4 @@
-"""The gradients of attention: which tiles meet, sums of rows before, and dQ after the main kernel.
+"""The gradients of attention: which tiles meet, and the sums of rows that the other kernels need.
 
 With P = softmax(scale q kᵀ) and dO the gradient of the output o = P v:
 
@@ -8,8 +8,8 @@ With P = softmax(scale q kᵀ) and dO the gradient of the output o = P v:
 P comes from the scores again, and from the logarithms of the sums that the forward kernel stores.
 
 Queries are divided into blocks of BM rows. A kernel computes one tile of BN keys after the other. A
-tile visits the blocks whose queries see its keys. For D up to 128, it adds its share of dQ to the f32
-sums of each block. The sums lie in global memory.
+tile visits the blocks whose queries see its keys. In one pass on sm_90a, it adds its share of dQ to the
+f32 sums of each block, in global memory. Otherwise dQ has a kernel of its own.
 """
 
 from __future__ import annotations

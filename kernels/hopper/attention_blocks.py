@@ -1,4 +1,4 @@
-"""Blocks of queries of the Hopper attention's backward kernel: configuration, stages, weights."""
+"""Blocks of queries of the kernels for gradients of Hopper attention: configuration, stages, weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXCHANGE_BARRIER, CLEAR_BARRIER, READ_BARRIER = 1, 2, 3
 
 @dataclass(frozen=True)
 class BackwardConfig:
-    """How the kernel divides its work. All fields are compile-time constants.
+    """How the kernels for dK and dV divide their work. All fields are compile-time constants.
 
     Attributes
     ----------

@@ -1,7 +1,8 @@
-"""dK and dV of attention for sm_90a by wgmma and TMA, D above 128. See attention_query_gradients for dQ.
+"""dK and dV of attention for sm_90a by wgmma and TMA. See attention_query_gradients for dQ.
 
-One pass, as in attention_backward, would add dQ of 64 keys at a time to sums in global memory. These
-additions take longer than computing the scores and slopes again for dQ.
+The one pass of attention_backward adds dQ to sums in global memory. Above D 128 its tiles would have 64
+keys, and the additions would take longer than computing the scores and slopes again for dQ. Up to D 128,
+these kernels run where the one pass has too few tiles, or too few registers for tanh.
 
 A persistent CTA computes one tile of 64 keys after the other, and visits the blocks of 64 queries that
 see these keys. dK and dV take D / 2 registers of a thread each, so each of two consumers has one:

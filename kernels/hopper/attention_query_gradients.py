@@ -1,4 +1,4 @@
-"""dQ of attention for sm_90a by wgmma and TMA, D above 128. See attention_key_gradients for dK and dV.
+"""dQ of attention for sm_90a by wgmma and TMA. See attention_key_gradients for dK and dV.
 
 A persistent CTA computes tiles of 128 queries of one head, as the forward kernel does. Q and dO of the
 tile stay in shared memory; K and V pass through pipelines of stages, in tiles of 64 keys from the last

@@ -292,7 +292,7 @@ def configured_gradients(problem: AttentionProblem, sequences: int) -> BackwardC
 
 
 def takes_one_pass(problem: AttentionProblem, sequences: int) -> bool:
-    """Whether one kernel computes all gradients: up to D 128, unless its tiles leave SMs idle.
+    """Whether one kernel computes all gradients: up to D 128 (96 with tanh), unless its tiles leave SMs idle.
 
     Two kernels take 1.25 times as long if there are many tiles. Their tiles take at most half as long, so
     they leave fewer SMs idle if there are few.
@@ -309,7 +309,7 @@ def takes_one_pass(problem: AttentionProblem, sequences: int) -> bool:
     seen = keys * kv_heads / max(queries * heads, 1)
     of_queries = QUERY_TILE_TIME * seen * rounds(queries, QUERY_ROWS, heads)
     two = KEY_TILE_TIME * rounds(keys, 64, kv_heads) + of_queries
-    # With tanh, one kernel for more than 96 has too few registers.
+    # Above D 96, one kernel spills registers with tanh.
     return (
         most <= (96 if traits.softcap else 128)
         and rounds(keys, 128, kv_heads) < MIN_SPEEDUPS[most <= SLAB] * two
