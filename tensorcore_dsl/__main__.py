@@ -166,7 +166,7 @@ def instruction_of(text: str) -> isa.Instruction:
         if count:
             error.message += f"; `{PROGRAM} list {text}` prints {count} with these words"
         raise
-    except (SyntaxError, NameError, TypeError) as error:
+    except (SyntaxError, NameError, TypeError, AttributeError) as error:
         raise ArgumentError(f"{text!r} makes no instruction: {error}") from None
     if not isinstance(made, isa.Instruction):
         raise ArgumentError(f"{text} is a function of the language: help({text}) names its instructions")

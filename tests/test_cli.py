@@ -520,6 +520,11 @@ def test_an_instruction_by_its_name_in_python(capsys):
     [
         ("show", "tc.mma.m16n8k16...", "as in tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)"),
         ("show", "tc.mma.m16n8k17", "mma has no shape m16n8k17"),
+        (
+            "show",
+            "tc.f16.shape",
+            "'tc.f16.shape' makes no instruction: 'DType' object has no attribute 'shape'",
+        ),
         ("show", "tc.ldmatrix", "tc.ldmatrix is a function of the language: help(tc.ldmatrix)"),
         ("show", "tc.mma.m16n8k16(tc.bf16", "makes no instruction: '(' was never closed"),
         ("show", "wgmma.m64n8k16", "; `tensorcore-dsl list wgmma.m64n8k16` prints 8 with these words"),
