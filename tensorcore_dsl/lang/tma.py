@@ -134,7 +134,7 @@ def tensor_map(
         None: 1.
     nan_fill : bool, optional
         Elements outside the array are the NaN `OOB-NaN`, not zeros; of f16, bf16, f32 and f64. Every
-        16 bits of them are 0x7FF7. A product of it by `fma.rn.oob` is 0.
+        16 bits of them are 0x7FF7. `fma.rn.oob`, of f16 and bf16, makes products with this NaN 0.
 
     Returns
     -------
