@@ -976,7 +976,14 @@ def test_a_struct_with_tensor_maps(offset):
     with pytest.raises(tc.EmulationError, match=r"uses byte 64 of argument .* where no tensor map is: pass"):
         run({**content, 0: n, 192: maps[192]})
     with pytest.raises(tc.ArgumentError, match="s has 320 bytes; the field at 256 has 128"):
-        run({**content, **maps, 0: n, 256: maps[64]})
+        run({**content, 0: n, 256: maps[64]})
+    with pytest.raises(tc.ArgumentError, match="s: the fields at 64 and 128 overlap"):
+        run({**content, **maps, 0: n, 128: maps[64]})
+    for value in (None, 1 << 64):
+        with pytest.raises(
+            tc.ArgumentError, match=f"s: the field at 8 is {value}; it may be a number of at most"
+        ):
+            run({**content, **maps, 0: n, 8: value})
 
 
 def test_a_launch_of_a_struct_with_tensor_maps(tmp_path):

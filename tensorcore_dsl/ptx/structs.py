@@ -41,7 +41,7 @@ class StructInMemory:
 
     def content(self, pointers: list[GlobalPointer]) -> np.ndarray:
         """Return the bytes. `pointers`, those of the launch, receive the arrays among the fields."""
-        data = np.zeros(self.size, np.uint8)
+        data, taken_by = np.zeros(self.size, np.uint8), np.full(self.size, -1)
         fields = sorted(self.fields.items(), key=lambda field: (not isinstance(field[1], bytes), field[0]))
         for offset, x in fields:
             if isinstance(x, (np.ndarray, TensorMap)):
@@ -51,14 +51,24 @@ class StructInMemory:
                 x = x.object(address) if isinstance(x, TensorMap) else np.uint64(address)
             elif type(x) is float:
                 x = np.float32(x)
-            elif isinstance(x, int):
+            elif isinstance(x, int) and -(1 << 63) <= x < 1 << 64:
                 x = x.to_bytes(4 if -(1 << 31) <= x < 1 << 32 else 8, "little", signed=x < 0)
+            elif not isinstance(x, (bytes, np.generic)):
+                raise ArgumentError(
+                    f"parameter {self.name}: the field at {offset} is {x!r}; it may be a number of at most "
+                    "64 bits, an array, a tensor map or bytes"
+                )
             field = np.frombuffer(x if isinstance(x, bytes) else x.tobytes(), np.uint8)
             if not 0 <= offset <= self.size - len(field):
                 raise ArgumentError(
                     f"parameter {self.name} has {self.size} bytes; the field at {offset} has {len(field)}"
                 )
-            data[offset : offset + len(field)] = field
+            place = slice(offset, offset + len(field))
+            if (under := taken_by[place].max(initial=-1)) >= 0:
+                raise ArgumentError(f"parameter {self.name}: the fields at {under} and {offset} overlap")
+            data[place] = field
+            if isinstance(self.fields[offset], (np.ndarray, TensorMap)):  # numbers may be shorter than here
+                taken_by[place] = offset
         data.flags.writeable = False
         return data
 
