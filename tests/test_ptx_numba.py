@@ -144,6 +144,18 @@ def test_reports_speak_as_numba_does():
         half_a_warp[1, 48](x, 2, np.zeros(31))
 
 
+def test_names_of_arrays_behind_an_empty_one_or_a_tuple():
+    @cuda.jit
+    def first_of_two(arrays: Any, x: Any) -> None:
+        x[0] = cuda.threadIdx.x + len(arrays)
+
+    empty, pair, x = np.zeros(0), (np.zeros(2), np.zeros(2)), np.zeros(4)
+    for arrays in (empty, pair):
+        with tc.ptx.numba_on_cpu(), pytest.raises(tc.errors.Race) as race:
+            first_of_two[1, 64](arrays, x)
+        assert "argument 'arrays'" not in race.value.message
+
+
 def test_a_finding_has_the_name_of_the_function(tmp_path, capfd):
     script = tmp_path / "script.py"
     kernel = "@cuda.jit\ndef alone(x):\n    x[64] = 1\n"

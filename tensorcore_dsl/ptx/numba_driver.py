@@ -414,7 +414,9 @@ class Driver:
         places = [place for x in values if isinstance(x, int) and (place := allocation_of(x)) >= 0]
         with self.lock:
             memory = [GlobalPointer(x, f"allocation {i}") for i, x in enumerate(self.arrays)]
-            for place, (of, kind) in zip(places, arrays, strict=False):
+            # Empty arrays have no place, and those of a tuple no name.
+            named = zip(places, arrays, strict=True) if len(places) == len(arrays) else ()
+            for place, (of, kind) in named:
                 memory[place] = GlobalPointer(_typed(self.arrays[place], kind), of)
             try:
                 self.reports.append(launch(*values, memory=memory))
