@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -931,6 +932,27 @@ def test_results_that_are_dropped():
     mov.b32 {_, %h1}, %r3; mov.b32 %r4, {%h1, %h1}; atom.global.add.u32 _, [%rd1], 5;
     st.global.v2.u32 [%rd1+8], {%r2, %r4}; ret;""")["k"][1, 1](x)
     assert x.tolist() == [6, 2, 1, 0]
+
+
+@tc.kernel
+def without_barrier(x: tc.Array):
+    part, i = tc.shared(64, tc.s32), tc.threadIdx.x
+    part[i] = i
+    x[i] = part[63 - i]
+
+
+@pytest.mark.parametrize(
+    "names, barrier",
+    [("p", "bar.sync"), ("without_barrier_param_", "tl.debug_barrier()")],
+    ids=["own", "LLVM"],
+)
+def test_the_language_of_a_kernel_with_lines_of_python(names, barrier):
+    """Triton's parameters have the names of LLVM."""
+    x = np.zeros(64, np.int32)
+    text = without_barrier.ptx(x, arch="sm_80", lineinfo=True)
+    with pytest.raises(tc.Race) as race:
+        ptx.load(re.sub(r"\bp([01])\b", rf"{names}\1", text))["without_barrier"][1, 64](x, 64)
+    assert race.value.cure == f"{barrier} between the two would order them"
 
 
 STRUCT_IN_MEMORY = """

@@ -44,9 +44,10 @@ def kernel_of(function: Function, text: Text) -> tuple[nodes.Kernel, int]:
 def _language(function: Function) -> str:
     """The language of a kernel, as `advice.LANGUAGES` calls it."""
     files = {node.loc.filename for node in function.body} - {function.loc.filename}
-    if any(file.endswith(".py") for file in files):
-        return "Numba" if function.name.startswith("_Z") else "Triton"
-    return "CUDA" if files else "PTX"
+    if not any(file.endswith(".py") for file in files):
+        return "CUDA" if files else "PTX"
+    by_llvm = any(param.name.startswith(f"{function.name}_param_") for param in function.params)
+    return "Numba" if function.name.startswith("_Z") else "Triton" if by_llvm else "PTX"
 
 
 class _Reader:
