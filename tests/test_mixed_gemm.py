@@ -337,11 +337,12 @@ def test_the_fastest_configuration_is_chosen():
 @pytest.mark.parametrize(
     "config, message",
     [
-        (HopperConfig(), "swapped=True"),
-        (swapped(192, 64), "BM of 64 or 128"),
-        (swapped(128, 256, pingpong=True), "at most 128 accumulators"),
-        (swapped(128, 256, 6), "2 to 5 stages"),
-        (swapped(128, 128, 2, split_k=2), "stages of A hold the sums"),
+        (HopperConfig(), "need swapped=True"),
+        (swapped(192, 64), "need a BM of 64 or 128"),
+        (swapped(320, 16, pingpong=True), "need a BM of 64 or 128"),
+        (swapped(128, 256, pingpong=True), "need at most 128 accumulators"),
+        (swapped(128, 256, 6), "need 2 to 5 stages"),
+        (swapped(128, 128, 2, split_k=2), "need for split_k stages whose rows of A hold the sums"),
         (swapped(128, 64, cluster_n=2), "takes no cluster_n=2"),
         (swapped(128, 64, k_slabs=2), "takes no k_slabs=2"),
     ],

@@ -59,9 +59,9 @@ TOKENS = (8, 16, 32, 48, 64, 96, 128)
 CONSUMERS = ((2, 2), (2, 1), (1, 1))
 WGMMA_STAGES = 6
 PART, MEGABYTE, OF_TOKENS, OF_COLUMNS, OF_BOTH, OF_BITS = 0.245, 0.31, 0.177, 0.123, 0.036, 0.056
-# Rows from which packed_gemm is tried, rows of a tile and parts of K, and stages. Its time beside that
-# of the wgmma kernel: in 64 of K of a tile a fixed part, 4 bits of a weight and 64 rows, and in a tile
-# of split-K the exchange of the sums of 64 rows.
+# Rows from which packed_gemm is tried, rows of its tiles and parts of K, and most stages. Its time in
+# microseconds: for 64 elements along K of a tile a fixed part, 4 bits of a weight, and 64 rows; for a
+# tile of split-K the exchange of the sums of 64 rows.
 MANY_ROWS, ROWS_AND_PARTS, MOST_STAGES = 128, tuple(product((256, 192, 128, 96), (1, 2))), 8
 STAGE, STAGE_BITS, STAGE_ROWS, EXCHANGE = 0.015, 0.055, 0.135, 0.8
 # Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
@@ -176,16 +176,17 @@ def _with_weights(bind: Callable[..., Any], arguments: tuple[Any, ...]) -> Calla
 def _check_many_rows(config: HopperConfig, format: WeightFormat, one_type: bool) -> None:
     """Refuse what the kernel for many rows does not take. one_type: see `choose_mixed`."""
     check_supported("packed weights", config, "k_slabs", "cluster_n", "mma_in_flight")
-    sums = config.rows_per_consumer // 64 * config.BN // 2
     most = packed_stages(config, format)
-    split = config.split_k == 1 or config.partials_over(config.stages) == 1
-    if not (
-        config.swapped and config.consumers <= 2 and sums <= MAX_SUMS and 2 <= config.stages <= most and split
-    ):
-        raise tc.ArgumentError(
-            f"packed weights take swapped=True, BM of 64 or 128, at most {MAX_SUMS} accumulators of a "
-            f"thread, here 2 to {most} stages, and split_k if the stages of A hold the sums: {config}"
-        )
+    needs = {
+        "swapped=True": config.swapped,
+        "a BM of 64 or 128": config.BM <= 128,
+        f"at most {MAX_SUMS} accumulators of a thread": config.accumulator_registers <= MAX_SUMS,
+        f"2 to {most} stages": 2 <= config.stages <= most,
+        "for split_k stages whose rows of A hold the sums of a tile": config.split_k == 1
+        or config.partials_over(config.stages) == 1,
+    }
+    if unmet := next((need for need, is_met in needs.items() if not is_met), None):
+        raise tc.ArgumentError(f"packed weights need {unmet}: {config}")
     if not one_type:
         raise tc.ArgumentError(
             "a HopperConfig takes scales of groups of a's type; a kernels.HopperMixedConfig takes any"
@@ -251,7 +252,7 @@ def choose_mixed(
 def _choose_many_rows(
     M: int, N: int, K: int, format: WeightFormat, by_threads: bool
 ) -> tuple[float, HopperConfig]:
-    """As `_choose_wgmma`, of packed_gemm."""
+    """Choose the tile of packed_gemm with the least estimated time, in microseconds."""
     tried = []
     for rows, parts in ROWS_AND_PARTS:
         config = HopperConfig(BM=128, BN=rows, stages=2, split_k=parts, swapped=True)
