@@ -92,9 +92,8 @@ class HopperConfig:
             )
         if not 64 <= self.BM <= MAX_BM or self.BM % 64 or not 16 <= self.BN <= 256:
             raise tc.ArgumentError(f"BM is 64, 128, ..., {MAX_BM}, and BN 16 to 256: {self}")
-        if (
-            self.BM + self.BN
-        ) * SWIZZLE_BYTES * self.k_slabs > 2 * SMEM_BYTES:  # a sparse A has half the bytes
+        # A sparse A has half the bytes.
+        if (self.BM + self.BN) * SWIZZLE_BYTES * self.k_slabs > 2 * SMEM_BYTES:
             raise tc.ArgumentError(
                 f"a stage, (BM + BN) * k_slabs * {SWIZZLE_BYTES} bytes, exceeds shared memory: {self}"
             )

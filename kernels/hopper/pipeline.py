@@ -170,9 +170,8 @@ class Pipeline:
     by_warp: bool = False
 
     of_columns: ClassVar[tuple[str, ...]] = ("b",)  # operands that hold the columns of tiles
-    stages_at_once: ClassVar[int] = (
-        1  # k_tiles of an iteration of the mainloop; divides the number of k_tiles
-    )
+    # k_tiles of an iteration of the mainloop; divides the number of k_tiles
+    stages_at_once: ClassVar[int] = 1
 
     def at_edge(self, of_rows: bool, of_columns: bool):
         """The stages filled in smaller boxes, for a tile that reaches beyond A, or beyond B."""
