@@ -236,3 +236,15 @@ def test_no_process_group() -> None:
 
     with pytest.raises(tc.ArgumentError, match="call torch.distributed.init_process_group first"):
         tcd.all_gather_gemm(whole(64, 32), whole(16, 32))
+
+
+def test_a_group_of_a_destroyed_groups_name_has_memory_of_its_own() -> None:
+    import tensorcore_dsl.torch.distributed as tcd
+
+    for _ in range(2):
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        try:
+            assert tcd.group_of().group is dist.group.WORLD
+            assert tcd.group_of() is tcd.group_of(dist.group.WORLD.group_name)
+        finally:
+            dist.destroy_process_group()

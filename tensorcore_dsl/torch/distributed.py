@@ -115,11 +115,12 @@ def group_of(group: Any = None) -> ProcessGroup:
         What the functions of `kernels` take as a group.
     """
     name = _name(group)
-    if name not in _groups:
-        try:
-            _groups[name] = ProcessGroup(_resolve_process_group(name))
-        except RuntimeError as error:
-            raise tc.ArgumentError(f"no process group of torch.distributed has the name {name!r}") from error
+    try:
+        group = _resolve_process_group(name)
+    except RuntimeError as error:
+        raise tc.ArgumentError(f"no process group of torch.distributed has the name {name!r}") from error
+    if name not in _groups or _groups[name].group is not group:  # torch gives names of destroyed groups again
+        _groups[name] = ProcessGroup(group)
     return _groups[name]
 
 
