@@ -997,7 +997,7 @@ def test_a_struct_with_tensor_maps(offset):
         assert np.array_equal(y, 2 * x) and (n.view("f4") == 7 if fields is content else n == 7)
     with pytest.raises(tc.EmulationError, match=r"uses byte 64 of argument .* where no tensor map is: pass"):
         run({**content, 0: n, 192: maps[192]})
-    with pytest.raises(tc.ArgumentError, match="s has 320 bytes; the field at 256 has 128"):
+    with pytest.raises(tc.ArgumentError, match="s has 320 bytes; the field at 256 ends at byte 384"):
         run({**content, 0: n, 256: maps[64]})
     with pytest.raises(tc.ArgumentError, match="s: the fields at 64 and 128 overlap"):
         run({**content, **maps, 0: n, 128: maps[64]})
@@ -1006,6 +1006,33 @@ def test_a_struct_with_tensor_maps(offset):
             tc.ArgumentError, match=f"s: the field at 8 is {value}; it may be a number of at most"
         ):
             run({**content, **maps, 0: n, 8: value})
+
+
+@pytest.mark.parametrize(
+    "fields, value",
+    [
+        ({0: bytes(range(8))}, 0x0706050403020100),
+        ({0: bytes(8), 4: 7}, 7 << 32),
+        ({0: bytes(8), 2: np.uint16(7)}, 7 << 16),
+        ({0: 5, 4: 7}, 7 << 32 | 5),
+        ({0: 5}, 5),
+        ({0: 5, 1: b"9" * 15}, 5),
+        ({0: np.uint64(5)}, 5),
+    ],
+    ids=str,
+)
+def test_a_load_of_several_fields_of_a_struct(fields, value):
+    body = "ld.param.u64 %rd1, [s]; ld.param.u64 %rd2, [s+8]; st.global.u64 [%rd2], %rd1; ret;"
+    x = np.zeros(1, np.uint64)
+    module(body, ".param .align 8 .b8 s[16]")["k"][1, 1]({8: x, **fields})
+    assert x[0] == value
+
+
+def test_a_load_of_a_part_without_a_value():
+    kernel = module("ld.param.u64 %rd1, [s]; ret;", ".param .align 8 .b8 s[16]")["k"]
+    for fields in ({}, {4: 7}, {0: bytes(4), 8: 7}):
+        with pytest.raises(tc.ArgumentError, match="reads s, of which no value was given"):
+            kernel[1, 1](fields)
 
 
 def test_a_launch_of_a_struct_with_tensor_maps(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalPointer
 from tensorcore_dsl.ir.nodes import Param
+from tensorcore_dsl.isa.tensormap import OBJECT
 from tensorcore_dsl.ptx.reader import part_name
 from tensorcore_dsl.ptx.simplify import in_memory
 from tensorcore_dsl.ptx.syntax import Variable
@@ -41,36 +42,46 @@ class StructInMemory:
 
     def content(self, pointers: list[GlobalPointer]) -> np.ndarray:
         """Return the bytes. `pointers`, those of the launch, receive the arrays among the fields."""
-        data, taken_by = np.zeros(self.size, np.uint8), np.full(self.size, -1)
-        fields = sorted(self.fields.items(), key=lambda field: (not isinstance(field[1], bytes), field[0]))
-        for offset, x in fields:
+        taken_by = np.full(self.size, -1)
+        data = np.zeros(self.size, np.uint8)
+        for offset, x in _in_order(self.fields):
+            has_array = isinstance(x, (np.ndarray, TensorMap))
             if isinstance(x, (np.ndarray, TensorMap)):
                 array = x.array if isinstance(x, TensorMap) else x
                 pointers.append(GlobalPointer(array, part_name(self.name, offset)))
                 address = Arguments(pointers).address(len(pointers) - 1)
-                x = x.object(address) if isinstance(x, TensorMap) else np.uint64(address)
-            elif type(x) is float:
-                x = np.float32(x)
-            elif isinstance(x, int) and -(1 << 63) <= x < 1 << 64:
-                x = x.to_bytes(4 if -(1 << 31) <= x < 1 << 32 else 8, "little", signed=x < 0)
-            elif not isinstance(x, (bytes, np.generic)):
-                raise ArgumentError(
-                    f"parameter {self.name}: the field at {offset} is {x!r}; it may be a number of at most "
-                    "64 bits, an array, a tensor map or bytes"
-                )
-            field = np.frombuffer(x if isinstance(x, bytes) else x.tobytes(), np.uint8)
-            if not 0 <= offset <= self.size - len(field):
-                raise ArgumentError(
-                    f"parameter {self.name} has {self.size} bytes; the field at {offset} has {len(field)}"
-                )
-            place = slice(offset, offset + len(field))
+                x = x.object(address).tobytes() if isinstance(x, TensorMap) else np.uint64(address)
+            place, field = _placed(self.name, self.size, offset, x)
             if (under := taken_by[place].max(initial=-1)) >= 0:
                 raise ArgumentError(f"parameter {self.name}: the fields at {under} and {offset} overlap")
             data[place] = field
-            if isinstance(self.fields[offset], (np.ndarray, TensorMap)):  # numbers may be shorter than here
+            if has_array:  # numbers may be shorter than here
                 taken_by[place] = offset
         data.flags.writeable = False
         return data
+
+
+def _in_order(fields: dict[int, Any]) -> list[tuple[int, Any]]:
+    """Sort fields by their offsets, bytes first, over which other fields may lie."""
+    return sorted(fields.items(), key=lambda field: (not isinstance(field[1], bytes), field[0]))
+
+
+def _placed(name: str, size: int, offset: int, x: Any) -> tuple[slice, np.ndarray]:
+    """Return the place and the bytes of a field in the struct of a parameter."""
+    if type(x) is float:
+        x = np.float32(x)
+    elif isinstance(x, int) and -(1 << 63) <= x < 1 << 64:
+        x = x.to_bytes(4 if -(1 << 31) <= x < 1 << 32 else 8, "little", signed=x < 0)
+    elif not isinstance(x, (bytes, np.generic)):
+        raise ArgumentError(
+            f"parameter {name}: the field at {offset} is {x!r}; it may be a number of at most 64 bits, an "
+            "array, a tensor map or bytes"
+        )
+    field = np.frombuffer(x if isinstance(x, bytes) else x.tobytes(), np.uint8)
+    end = offset + len(field)
+    if not 0 <= offset <= end <= size:
+        raise ArgumentError(f"parameter {name} has {size} bytes; the field at {offset} ends at byte {end}")
+    return slice(offset, end), field
 
 
 def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]:
@@ -84,11 +95,19 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
             "dict with the value of each field by its offset, {0: 1.5, 8: array}"
         )
     parts = {in_memory(param.name): StructInMemory(param.name, param.size, fields)}
-    pieces = [(start, data) for start, data in fields.items() if isinstance(data, bytes)]
+    parts |= {part_name(param.name, at): x for at, x in fields.items() if not isinstance(x, bytes)}
+    data, is_known = np.zeros(param.size, np.uint8), np.zeros(param.size, np.bool_)
+    for start, x in _in_order(fields):
+        if isinstance(x, (bytes, int, float, np.generic)):
+            place, field = _placed(param.name, param.size, start, x)
+            data[place], is_known[place] = field, True
+        else:  # an address, which the launch gives
+            is_known[start : start + (OBJECT.itemsize if isinstance(x, TensorMap) else 8)] = False
     for part in params:
-        name, _, offset = part.name.partition("+")
-        kind = part.value.type.dtype.numpy
-        for start, data in pieces if name == param.name else ():
-            if 0 <= (at := int(offset or 0) - start) <= len(data) - kind.itemsize:
-                parts[part.name] = np.frombuffer(data, kind, 1, at)[0]
-    return parts | {part_name(param.name, at): x for at, x in fields.items() if not isinstance(x, bytes)}
+        name, _, text = part.name.partition("+")
+        kind, at = part.value.type.dtype.numpy, int(text or 0)
+        place = slice(at, at + kind.itemsize)
+        numbers = [x for x in fields if at <= x < place.stop and not isinstance(fields[x], bytes)]
+        if name == param.name and numbers != [at] and is_known[place].all():
+            parts[part.name] = data[place].view(kind)[0]
+    return parts
