@@ -165,6 +165,8 @@ def instruction_of(text: str) -> isa.Instruction:
         count = len(search(text=text))
         if count:
             error.message += f"; `{PROGRAM} list {text}` prints {count} with these words"
+        if isinstance(getattr(tc, text, None), FunctionType):
+            error.message += f"; tc.{text} is a function of the language: see help(tc.{text})"
         raise
     except (SyntaxError, NameError, TypeError, AttributeError) as error:
         raise ArgumentError(f"{text!r} makes no instruction: {error}") from None

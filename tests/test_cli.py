@@ -525,6 +525,7 @@ def test_an_instruction_by_its_name_in_python(capsys):
             "tc.f16.shape",
             "'tc.f16.shape' makes no instruction: 'DType' object has no attribute 'shape'",
         ),
+        ("show", "tma_load", "; tc.tma_load is a function of the language: see help(tc.tma_load)"),
         ("show", "tc.ldmatrix", "tc.ldmatrix is a function of the language: help(tc.ldmatrix)"),
         ("show", "tc.mma.m16n8k16(tc.bf16", "makes no instruction: '(' was never closed"),
         ("show", "wgmma.m64n8k16", "; `tensorcore-dsl list wgmma.m64n8k16` prints 8 with these words"),

@@ -173,7 +173,8 @@ def search(
     """Instructions that match all given criteria.
 
     arch: available on this target. dtype: an operand has this element type. shape: for example
-    "m16n8k16". text: part of the mnemonic, or words of it in their order, as "wgmma.m64". An unknown opcode, arch, dtype or shape is an error.
+    "m16n8k16". text: part of the mnemonic, or words of it in their order, as "wgmma.m64". An
+    unknown opcode, arch, dtype or shape is an error.
     """
     if opcode is not None and opcode not in isa.opcodes():
         isa.instruction(opcode)  # raises, with the nearest names
