@@ -98,6 +98,37 @@ def stores(x: tc.Array, how: tc.Const):
         tc.tma_store_wait()
 
 
+@tc.kernel
+def loads(x: tc.Array, out: tc.Array, waits: tc.Const, meets: tc.Const = False):
+    """Each warp reads a box that thread 0 loads."""
+    boxes, tile, bar = tc.tensor_map(x, (8, 32)), tc.shared((8, 32), tc.f32, align=128), tc.mbarriers(1)[0]
+    i = tc.threadIdx.x
+    if i == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    if i == 0:
+        bar.arrive_expect_tx(boxes.bytes)
+        tc.tma_load(tile, boxes, (0, 0), bar)
+    if waits == "lane" and i % 32 == 5 or waits == "warp" and i < 32:
+        bar.wait(0)
+    if meets:
+        tc.syncwarp()
+    out[i] = tile[i // 32, i % 32]
+
+
+@pytest.mark.parametrize(
+    "waits, end", [("lane", ", as lane 5 did, or call tc.syncwarp() behind that wait"), ("warp", "")]
+)
+def test_a_box_for_which_not_all_threads_wait(waits, end):
+    x, out = np.ones((8, 32), np.float32), np.zeros(64, np.float32)
+    wait = "first wait for the phase of the mbarrier that counts the copy's bytes"
+    assert cure(loads, x, out, waits) == wait + end
+    if waits == "lane":
+        loads.emulator("sm_90a")[1, 64](x, out, waits, True)  # the advice holds
+        assert out.all()
+
+
 MEETING_LANES = (
     "; after that wait, lanes of a warp run independently: tc.syncwarp() between the two would order "
     "them, or tc.barrier() where other warps use it too"

@@ -268,7 +268,7 @@ class Finding:
                 wait = advice.called(theirs.ordering.wait)
                 return f"first wait for the product's group: {wait}; then the threads must meet"
             if theirs.counts_bytes:
-                return "first wait for the phase of the mbarrier that counts the copy's bytes"
+                return self._advice_after_load()
             if theirs.runs_behind:
                 return self._advice_after_store(here, there)
         if any(i is not None and i.read_only for i in (theirs, mine)):
@@ -279,6 +279,18 @@ class Finding:
                 "other access must come before the issue or after the wait"
             )
         return self._advice_of_scope(here, there)
+
+    def _advice_after_load(self) -> str:
+        """What orders an access behind a copy whose bytes an mbarrier counts."""
+        races, first = self.races, self.thread // WARP * WARP
+        text = "first wait for the phase of the mbarrier that counts the copy's bytes"
+        if self._owner is not races or self._warp * WARP // races.width != first // races.width:
+            return text
+        known = races.clocks.rows.known[ORDER, races.clocks.rows.row_of[first : first + WARP]]
+        waited = np.flatnonzero(known[:, races.launch.who[self.serial + 1]] >= self.serial)
+        if not len(waited):
+            return text
+        return f"{text}, as lane {ranges(waited)} did, or call tc.syncwarp() behind that wait"
 
     def _advice_after_store(self, here: Loc | None, there: Loc | None) -> str:
         """What orders an access behind a bulk store, which a group counts."""
