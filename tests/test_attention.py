@@ -242,7 +242,7 @@ STARTS, TABLE = np.array([0, 3, 8], np.int32), np.zeros((2, 1), np.int32)
         (
             (Q, K, V),
             {"cu_seqlens": STARTS.astype(np.int64)},
-            r"cu_seqlens holds s64.*needed is s32 with one axis",
+            r"cu_seqlens holds s64.*needed is s32 \(np.int32\) with one axis",
         ),
         ((Q, K, V), {"cu_seqlens": (STARTS, STARTS[1:])}, r"3 starts of queries and 2 of keys"),
         ((Q[:1].repeat(2, 0), *[x.repeat(2, 0) for x in (K, V)]), {"cu_seqlens": STARTS}, r"batch of 1"),

@@ -312,11 +312,12 @@ def test_compile_prints_machine_code(capsys, place):
 
 
 def test_export_writes_a_launcher(capsys, place, tmp_path):
-    options = ["--form", "ptx", "--grid", "cdiv(x.shape[0], 64)", "--grid", "2", "--name", "own", "--pdl"]
     folder = tmp_path / "exported"
-    text = printed(capsys, "export", place, "f32[1]", "f32[1,?]", "f32", "--out", str(folder), *options)
-    assert text == f"{folder / 'own.json'}\n"
-    assert "(cdiv(x.shape[0], 64), 2, 1)" in (folder / "own.h").read_text()
+    for grid in (["--grid", "cdiv(x.shape[0], 64)", "--grid", "2"], ["--grid", "cdiv(x.shape[0], 64), 2"]):
+        options = ["--form", "ptx", *grid, "--name", "own", "--pdl"]
+        text = printed(capsys, "export", place, "f32[1]", "f32[1,?]", "f32", "--out", str(folder), *options)
+        assert text == f"{folder / 'own.json'}\n"
+        assert "(cdiv(x.shape[0], 64), 2, 1)" in (folder / "own.h").read_text()
 
 
 @pytest.mark.parametrize(
@@ -344,6 +345,11 @@ def test_types_that_are_refused(capsys, place, types, message):
 )
 def test_kernels_that_are_not_there(capsys, place, message):
     assert message in refused(capsys, "compile", place)
+
+
+def test_a_file_that_is_no_python(capsys, tmp_path):
+    (path := tmp_path / "own.py").write_text("def (\n")
+    assert "own.py' is no Python: invalid syntax" in refused(capsys, "compile", f"{path}:k", "f32")
 
 
 # -- help ------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "None": (gemm, (None, H), {}, "a is None (NoneType); needed is an array of NumPy"),
     "b is None": (gemm, (H, None), {}, "b is None (NoneType); needed is an array"),
     "list": (gemm, ([[1.0]], H), {}, "a is [[1.0]] (list); needed is an array of NumPy, Numba, torch or "
-             "CuPy, or another one with __cuda_array_interface__ or __dlpack__; np.asarray makes one"),
+             "CuPy, or another one with __cuda_array_interface__ or __dlpack__; np.asarray(x, dtype) makes one"),
     "no axes": (gemm, (np.array(1, np.float16), H), {}, "a has shape (); a matrix is needed"),
     "vector": (gemm, (H, H[0]), {}, "b has shape (64,); a matrix is needed, or a batch of them in a leading "
                "axis; a vector is a matrix as b[None] or b[:, None]"),

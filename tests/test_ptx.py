@@ -767,14 +767,17 @@ def test_one_kernel_that_is_refused_leaves_the_others():
 .target sm_90
 .entry a() { brx.idx %r1, targets; }
 .func f() { ret; }
-.entry b() { ret; }
+.entry _Z1bv() { ret; }
 """)
-    assert list(both) == ["a", "b"]
-    both.b[1, 32]()
+    assert list(both) == ["a", "_Z1bv"]
+    assert repr(both) == "<PTX for sm_90 with the kernels a, _Z1bv>"
+    both._Z1bv[1, 32]()
     with pytest.raises(tc.UnsupportedSyntax):
         _ = both.a
-    with pytest.raises(tc.ArgumentError, match="no kernel is called 'c'; there are a, b"):
+    with pytest.raises(tc.ArgumentError, match="no kernel is called 'c'; there are a, _Z1bv"):
         _ = both["c"]
+    with pytest.raises(AttributeError, match="no kernel is called '_c'"):
+        _ = both._c
 
 
 def test_emulators_share_what_is_compiled():

@@ -54,7 +54,7 @@ def describe_array(x: Any, name: str) -> Description:
     """Describe an array; refuse numbers, None, lists and other objects."""
     if is_array(x):
         return describe(x, name)
-    as_list = "; np.asarray makes one of a list" if isinstance(x, (list, tuple)) else ""
+    as_list = "; np.asarray(x, dtype) makes one of a list" if isinstance(x, (list, tuple)) else ""
     raise tc.ArgumentError(
         f"{name} is {shown(x)}; needed is an array of NumPy, Numba, torch or "
         f"CuPy, or another one with __cuda_array_interface__ or __dlpack__{as_list}"

@@ -319,7 +319,8 @@ def check_lists(starts: Any, table: Any) -> dict[str, Description]:
         if len(x.shape) != axes or x.type.dtype != tc.s32 or min(x.shape) < least:
             raise tc.ArgumentError(
                 f"{'cu_seqlens' if name == 'keys' else name} holds {x.type.dtype} of shape {x.shape}; needed "
-                f"is s32 with {'two axes' if axes == 2 else 'one axis'} and {least} or more elements"
+                f"is s32 (np.int32) with {'two axes' if axes == 2 else 'one axis'} and {least} or more "
+                "elements"
             )
     if lists and lists["cu_seqlens"].shape != lists["keys"].shape:
         raise tc.ArgumentError(

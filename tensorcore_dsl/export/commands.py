@@ -26,9 +26,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     exported.add_argument("--out", metavar="FOLDER", required=True, help="made if it is not there")
     exported.add_argument("--name", help="of the files and of the functions in C")
     exported.add_argument("--form", choices=FORMS, default="cubin", help="of the code (default: cubin)")
-    exported.add_argument(
-        "--grid", action="append", metavar="RULE", help="as 'cdiv(x.shape[0], 128)', once an axis"
-    )
+    exported.add_argument("--grid", action="append", metavar="RULE", help="as 'cdiv(x.shape[0], 128), 4'")
     exported.add_argument("--block", type=_sizes, metavar="N,N", help="threads along each axis")
     exported.add_argument("--shared-bytes", type=int, default=0, help="of dynamic shared memory")
     exported.add_argument("--cluster", type=_sizes, metavar="N,N", help="blocks of a cluster")

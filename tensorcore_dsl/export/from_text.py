@@ -34,7 +34,10 @@ def kernel_in_file(place: str) -> tuple[Any, dict[str, Any]]:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(Path(path).resolve().parent))
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ArgumentError(f"{path!r} is no Python: {error}") from None
     names = vars(module)
     kernels = [n for n, value in names.items() if hasattr(value, "specialise")]
     if name not in kernels:

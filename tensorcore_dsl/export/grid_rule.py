@@ -39,6 +39,9 @@ class GridRule:
     def of(cls, grid: Any, types: Types) -> GridRule:
         """Check a grid: an integer or an expression, or up to three of them."""
         axes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+        if len(axes) == 1 and isinstance(axes[0], str):
+            body = _parsed(axes[0]).body
+            axes = tuple(map(ast.unparse, body.elts)) if isinstance(body, ast.Tuple) else axes
         if not 1 <= len(axes) <= 3:
             raise ArgumentError(f"grid has {len(axes)} axes; one to three are allowed")
         x, y, z = (*map(_text, axes), "1", "1")[:3]

@@ -136,9 +136,12 @@ class Module:
         return self._kernels[name]
 
     def __getattr__(self, name: str) -> PtxKernel:
-        if name.startswith("_") or name not in self._functions:
+        if name not in vars(self).get("_functions", ()):
             raise AttributeError(f"no kernel is called {name!r}")
         return self[name]
+
+    def __repr__(self) -> str:
+        return f"<PTX for {self.target} with the kernels {', '.join(self) or 'none'}>"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
