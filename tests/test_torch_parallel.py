@@ -215,6 +215,8 @@ def _operators(rank: int) -> None:
             pytest.raises(tc.ArgumentError, match="call once before the capture"),
         ):
             tcd.group_of().shared((8, 8), tc.bf16)
+        with pytest.raises(tc.ArgumentError, match=r"an operand has shape \(2, 3, 32\); 2 axes are needed"):
+            operator(whole(2, 3, FEATURES), weight, group=group)
         with FakeTensorMode(), pytest.raises(tc.ArgumentError, match="the shapes do not fit: K is 8 and 9"):
             operator(torch.empty(4, 8), torch.empty(4, 9), group=group)
     for sums in (False, True):

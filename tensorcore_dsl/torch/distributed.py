@@ -183,6 +183,7 @@ _across_ranks: Callable[..., Any] = operators._register(
 
 def _padded(x: Any, parts: int, multiple: int) -> Any:
     """Pad each of `parts` equal parts of the rows with zeros to a multiple of rows."""
+    operators._rank((2,), x)
     missing = -(x.shape[0] // parts) % multiple
     if not missing or x.shape[0] % parts:  # parts that differ: the product reports them
         return x
