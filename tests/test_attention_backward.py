@@ -124,7 +124,7 @@ LENGTHS = (1, 1), (1, 300), (129, 1), (128, 128), (260, 129)
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths(family, causal):
-    """Each in a launch of the same two kernels, which depend on no length."""
+    """All lengths run the same kernels, which depend on none."""
     for queries, keys in LENGTHS:
         check(operands(queries, keys), family, causal=causal)
 
@@ -231,7 +231,7 @@ SPLIT = [
 
 @pytest.mark.parametrize("side, text", SPLIT)
 def test_every_synchronisation_above_128_is_needed_and_missed(side, text, monkeypatch):
-    """In packed sequences, of which two end inside a block."""
+    """Both packed sequences end inside a block."""
     source = Path(
         {"key": attention_key_gradients, "query": attention_query_gradients}[side].__file__
     ).read_text()

@@ -243,7 +243,7 @@ def _gather_backward(ctx: Any, grad: Any, x: Any, weight: Any) -> Any:
 
 
 def _scatter_backward(ctx: Any, grad: Any, x: Any, weight: Any) -> Any:
-    """The bias is that of all ranks: its gradient is the sum over the rows of all ranks."""
+    """All ranks have the same bias: its gradient is the sum over the rows of all ranks."""
     grad, grad_x, grad_weight, grad_bias = grad.contiguous(), None, None, None
     if ctx.needs_input_grad[0]:
         grad_x = _all_gather_gemm(grad, weight.t(), **ctx.options)
