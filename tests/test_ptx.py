@@ -1067,3 +1067,28 @@ def test_the_program_says_what_a_file_holds(tmp_path, capsys):
     assert second.startswith("b: not read: brx.idx: targets is no table of labels")
     assert main(["ptx", str(tmp_path / "none.ptx")]) == 1
     assert "cannot read" in capsys.readouterr().err
+
+
+ORDERED = """
+.version 8.0
+.target sm_90
+.entry last(.param .u64 x)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [x];
+    mov.u32 %r1, %tid.x;
+    atom.global.exch.b32 %r0, [%rd1], %r1;
+    ret;
+}
+"""
+
+
+def test_explore_finds_another_order():
+    x = np.zeros(1, np.uint32)
+    kernel = ptx.load(ORDERED).last
+    found = kernel.explore(10)[1, 64](x)
+    assert not found.ok and "x" in str(found) and x[0] == 0, "copies of the arrays"
+    assert kernel.explore(3)[1, 1](x).ok
+    with pytest.raises(tc.ArgumentError, match="the number of orders"):
+        kernel.explore(0)

@@ -52,10 +52,14 @@ class Explorer:
         if session is not None and session.collect:
             emulator = replace(emulator, checks=session.checks)
         with on_host(runtime) as arrays:
+            chosen = emulator.compiled(copied(arrays), constants)
             if session is not None:
-                chosen = emulator.compiled(arrays, constants)
                 session.sees(kernel.__name__, PreparedLaunch(emulator, config, copied(arrays), chosen))
-            return _Search(emulator, config, arrays, constants).explore(self.n).noted()
+
+            def launch(arrays: Sequence[Any], order: Order | None) -> None:
+                replace(emulator, order=order).launch(config, arrays, chosen)
+
+            return Search(kernel.__name__, kernel.runtime_names, launch, arrays).explore(self.n).noted()
 
 
 @dataclass
@@ -75,20 +79,22 @@ class _Outcome:
         return "differs" if self.differences else None
 
 
-class _Search:
-    """One exploration: the arguments, the bits of the first order, and how many orders ran."""
+@dataclass
+class Search:
+    """One exploration: the arguments, the bits of the first order, and how many orders ran.
 
-    def __init__(
-        self, emulator: Emulator, config: LaunchConfig, arrays: Sequence[Any], constants: dict[str, Any]
-    ) -> None:
-        self.emulator, self.config, self.arrays = emulator, config, arrays
-        self.names = emulator.kernel.runtime_names
-        self.chosen = emulator.compiled(copied(arrays), constants)
-        self.expected: list[Any] | None = None
-        self.ran = 0
+    launch: takes arguments, and the order of threads.
+    """
+
+    name: str
+    names: Sequence[str]
+    launch: Callable[[Sequence[Any], Order | None], None]
+    arrays: Sequence[Any]
+    expected: list[Any] | None = None
+    ran: int = 0
 
     def explore(self, n: int) -> Exploration:
-        exploration = Exploration(self.emulator.kernel.__name__)
+        exploration = Exploration(self.name)
         seen: _Outcome | None = None
         for seen in map(self.attempt, islice(self._orders(), n)):
             exploration.orders = self.ran
@@ -119,13 +125,12 @@ class _Search:
         """Run one order on copies of the arrays."""
         self.ran += 1
         arrays = copied(self.arrays)
-        emulator = replace(self.emulator, order=order)
         outcome = _Outcome(order, None, arrays)
         with warnings.catch_warnings():
             if order is not None:  # the first order has said it
                 warnings.simplefilter("ignore", RaceWarning)
             try:
-                emulator.launch(self.config, arrays, self.chosen)
+                self.launch(arrays, order)
             except DebuggerQuit:
                 raise
             except EmulationError as error:

@@ -13,7 +13,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.checking.exploration import Exploration
+from tensorcore_dsl.checking.explorer import Search
 from tensorcore_dsl.checking.session import current_session
+from tensorcore_dsl.checking.variations import check_count
 from tensorcore_dsl.dtypes import DType, named
 from tensorcore_dsl.errors import (
     ArchError,
@@ -27,6 +30,7 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.ir.nodes import Kernel, Op
 from tensorcore_dsl.isa.advice import translated
 from tensorcore_dsl.ptx import syntax, system_library
@@ -209,6 +213,8 @@ class PtxKernel:
         Bytes of local memory for each thread.
     checks : bool
         Whether races and all other errors are checked; otherwise only bounds are.
+    order : Schedule or int, optional
+        The order of threads. None: the default order.
     """
 
     name: str
@@ -218,6 +224,7 @@ class PtxKernel:
     module: Module = field(repr=False)
     local_bytes: int = 0
     checks: bool = True
+    order: Order | None = None
 
     @property
     def program(self) -> Program:
@@ -244,6 +251,31 @@ class PtxKernel:
             The kernel to launch.
         """
         return replace(self, arch=arch or self.arch, checks=checks)
+
+    @public
+    def explore(self, n: int = 100) -> PtxExplorer:
+        """`kernel.explore(n)[grid, block](*arguments)` emulates n orders of threads.
+
+        It runs on copies of the arrays, compares their bits with those of the first order, and
+        stops at the first error or difference.
+
+        Parameters
+        ----------
+        n : int
+            How many orders, 1 or more.
+
+        Returns
+        -------
+        PtxExplorer
+            Its launches return an Exploration.
+
+        Raises
+        ------
+        ArgumentError
+            Another number of orders.
+        """
+        check_count(n)
+        return PtxExplorer(self, n)
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
@@ -343,11 +375,31 @@ class PtxKernel:
                 cluster=config.cluster,
                 cooperative=config.cooperative,
                 races=checks,
-                order=session.order if session else None,
+                order=session.order if session and self.order is None else self.order,
             )
             launch = partial(_told, launch, self.ir.foreign)
             with system_library.full_heap_told(self.name, self.module._memory):
                 return session.run(self.name, launch) if session else launch()
+
+
+@dataclass(frozen=True)
+class PtxExplorer:
+    """`kernel.explore(n)` of a kernel in PTX: takes a grid and a block, then arguments."""
+
+    kernel: PtxKernel
+    n: int
+
+    @public
+    def __getitem__(self, key: LaunchKey) -> Callable[..., Exploration]:
+        config, _ = configuration(f"{self.kernel.name}.explore", key)
+        return partial(self._run, config)
+
+    def _run(self, config: LaunchConfig, *arguments: Any) -> Exploration:
+        def attempt(arrays: Sequence[Any], order: Order | None) -> None:
+            replace(self.kernel, order=order)._run(config, *arrays)
+
+        names = [param.name for param in self.kernel.function.params]
+        return Search(self.kernel.name, names, attempt, arguments).explore(self.n).noted()
 
 
 def _told(launch: Callable[[], Report], language: str) -> Report:
