@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.errors import ArgumentError, AssertionFailed, Deadlock, EmulationError, OperandError, Race
 from tensorcore_dsl.interpreter.sanitizer import access_history
 from tests.planted import devices as planted
@@ -117,6 +119,76 @@ def test_counters_wrap_around(dtype):
             count_up[1, 32](tc.PeerArray(pads), goal)
     bits = 8 * np.dtype(dtype).itemsize
     assert [int(pad[0]) % 2**bits for pad in pads] == [(start + 2 * WORLD) % 2**bits] * WORLD
+
+
+@tc.kernel
+def publish(boxes: tc.PeerArray, pads: tc.PeerArray, out: tc.Array, goal: tc.s32, how: tc.Const = "thread 0"):
+    """Two ranks read what the other one has written."""
+    i, rank = tc.threadIdx.x, boxes.rank
+    pad = pads[1 - rank].at(0)
+    boxes[rank][i] = i
+    if how == "each thread":
+        tc.signal(pad, i + 1)
+    tc.barrier()
+    if i == 0:
+        if how == "thread 0":
+            tc.signal(pad)
+        elif how == "store":
+            tc.emit("st.release.sys.global.b32", pad, 5)
+        elif how == "cas":
+            tc.atomic("cas", pad, 0, 1, order="acq_rel", scope="sys")
+            tc.atomic("cas", pad, 0, 1, order="acq_rel", scope="sys")
+        elif how == "lowers":
+            tc.signal(pad, 2)
+            tc.atomic("add", pad, -1, order="relaxed", scope="sys")
+            tc.signal(pad)
+        tc.wait_signal(pads[rank].at(0), goal)
+    tc.barrier()
+    out[i] = boxes[1 - rank][i]
+
+
+@pytest.mark.parametrize(
+    ("start", "goal", "how", "races"),
+    [
+        (0, 1, "thread 0", False),
+        (0, 0, "thread 0", True),
+        (0, -3, "thread 0", True),
+        (5, 6, "thread 0", False),
+        (5, 5, "thread 0", True),
+        (5, 3, "thread 0", True),
+        (-1, 0, "thread 0", False),
+        (-1, -1, "thread 0", True),
+        (2**31 - 1, -(2**31), "thread 0", False),
+        (2**31 - 1, 2**31 - 1, "thread 0", True),
+        (7, 7 + 2080, "each thread", False),
+        (7, 7 + 2080 - 64, "each thread", True),
+        (7, 7, "each thread", True),
+        (0, 5, "store", False),
+        (0, 3, "store", False),
+        (0, 1, "cas", False),
+        (0, 0, "cas", True),
+        (0, 1, "lowers", False),
+    ],
+)
+@pytest.mark.parametrize("order", [None, 1])
+def test_a_wait_learns_of_the_signals_that_it_counts(start, goal, how, races, order):
+    """The counter may have reached the value before any signal."""
+    boxes, pads = zeros(64)[:2], [np.full(1, start, np.int32) for _ in range(2)]
+    arguments = tc.PeerArray(boxes), tc.PeerArray(pads), zeros(64)[:2], goal, how
+    expected = pytest.raises(Race, match="boxes") if races else nullcontext()
+    with tc.devices(2), checking(collect=False, order=order), expected:
+        publish[1, 64](*arguments)
+
+
+def test_a_wait_learns_of_signals_of_earlier_launches():
+    """The third launch waits for the signal of the second one only."""
+    arguments = [tc.PeerArray(zeros(64)[:2]), tc.PeerArray(zeros(1)[:2]), zeros(64)[:2]]
+    with tc.devices(2) as group:
+        for goal in (1, 2):
+            publish[1, 64](*arguments, goal)
+            group.barrier()
+        with pytest.raises(Race, match="boxes"):
+            publish[1, 64](*arguments, 2)
 
 
 def test_text_of_signals():

@@ -125,14 +125,17 @@ class WordMemory(ABC):
         self.quiet, self.chunk.checks = False, checks
         return agree, held, repeats
 
-    def signal(self, addresses: np.ndarray, mask: np.ndarray) -> None:
-        """Let a strong access order what comes before and after it."""
+    def signal(self, addresses: np.ndarray, mask: np.ndarray, old: np.ndarray | None = None) -> None:
+        """Let a strong access order what comes before and after it.
+
+        old: (T,) words that the threads have changed, of atomics.
+        """
         detector = self.sanitizer.detector
         if detector is None or self.quiet:
             return
         instr = self.chunk.instruction(self.chunk.at_step)
         if instr is not None and instr.strong:
-            strong_accesses.access(detector, instr, self.location(addresses), mask)
+            strong_accesses.access(detector, instr, self.location(addresses), mask, old)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         """(T,) numbers that are equal where addresses of two threads name the same byte."""
@@ -190,7 +193,7 @@ class WordMemory(ABC):
         self.quiet = False
         if tell_race is not None:
             tell_race()
-        self.signal(addresses, everybody)
+        self.signal(addresses, everybody, result)
         return result
 
 

@@ -120,19 +120,19 @@ class Signals:
     def __post_init__(self) -> None:
         self.counted = {key: [message] for key, message in self.locations.items()}
 
-    def count(self, key: tuple[int, int], message: Message, bits: int, behind: int) -> Message:
-        """Note the message of a thread that has changed a location.
+    def count(self, key: tuple[int, int], message: Message, bits: int, old: int | None, new: int) -> Message:
+        """Note the message of a thread that has changed a location from `old`, if that is known, to `new`.
 
-        behind: threads that change it in the same step, after this one. They add equal shares.
+        Before the first message of a location stands its old value, which has no message to learn.
         """
-        word = ctypes.c_uint32 if bits == 32 else ctypes.c_uint64
-        messages, value = self.counted.setdefault(key, []), word.from_address(key[1]).value
-        last = messages[-1] if messages else None
-        if last is not None and not _reached(value, last.value + 1, bits):
+        messages, first = self.counted.setdefault(key, []), key not in self.locations
+        message = replace(message, value=new)
+        if old == new:  # as of a failed cas: nobody waits for this one
+            return message
+        if messages and not _reached(new, messages[-1].value + 1, bits):
             messages.clear()  # it was set
-            last = None
-        share = 1 if last is None else (value - last.value) % (1 << bits) // (behind + 1)
-        message = replace(message, value=value - behind * share)
+        if not messages and first and old is not None:
+            messages.append(replace(message, vectors={}, value=old))
         messages.append(message)
         del messages[:-MAX_COUNTED]
         return message
@@ -201,10 +201,17 @@ def fence(races: Detector, instr: Instruction) -> None:
         _learn_from_others(races, threads, scope)
 
 
-def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.ndarray) -> None:
+def access(
+    races: Detector,
+    instr: Instruction,
+    locations: np.ndarray,
+    mask: np.ndarray,
+    old: np.ndarray | None = None,
+) -> None:
     """A strong access of the threads of `mask`, one after the other.
 
-    locations: (T,), equal where threads of the chunk name the same bytes.
+    locations: (T,), equal where threads of the chunk name the same bytes. old: (T,) words that the
+    threads have changed, of atomics.
     """
     reads, writes = Effect.LOAD in instr.effects, Effect.STORE in instr.effects
     signals, number = races.launch.signals, races.number
@@ -221,8 +228,11 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
         if handed is not None:
             bits = 8 * instr.accesses[0].scalar
             if key[0] == 0 and bits in (32, 64):
-                behind = np.count_nonzero(locations[thread + 1 :][mask[thread + 1 :]] == key[1])
-                handed = signals.count(key, handed, bits, int(behind))
+                again = np.flatnonzero(mask & (locations == key[1]))
+                later = again[again > thread]
+                word = (ctypes.c_uint32 if bits == 32 else ctypes.c_uint64).from_address(key[1])
+                new = word.value if old is None or not len(later) else int(old[later[0]])
+                handed = signals.count(key, handed, bits, None if old is None else int(old[thread]), new)
             signals.locations[key] = handed
         elif not reads:
             signals.locations.pop(key, None)
