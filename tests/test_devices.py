@@ -131,7 +131,7 @@ def publish(boxes: tc.PeerArray, pads: tc.PeerArray, out: tc.Array, goal: tc.s32
         tc.signal(pad, i + 1)
     tc.barrier()
     if i == 0:
-        if how == "thread 0":
+        if how in ("thread 0", "constant"):
             tc.signal(pad)
         elif how == "store":
             tc.emit("st.release.sys.global.b32", pad, 5)
@@ -142,7 +142,7 @@ def publish(boxes: tc.PeerArray, pads: tc.PeerArray, out: tc.Array, goal: tc.s32
             tc.signal(pad, 2)
             tc.atomic("add", pad, -1, order="relaxed", scope="sys")
             tc.signal(pad)
-        tc.wait_signal(pads[rank].at(0), goal)
+        tc.wait_signal(pads[rank].at(0), 0 if how == "constant" else goal)
     tc.barrier()
     out[i] = boxes[1 - rank][i]
 
@@ -153,6 +153,8 @@ def publish(boxes: tc.PeerArray, pads: tc.PeerArray, out: tc.Array, goal: tc.s32
         (0, 1, "thread 0", False),
         (0, 0, "thread 0", True),
         (0, -3, "thread 0", True),
+        (0, 0, "constant", True),
+        (-1, 0, "constant", False),
         (5, 6, "thread 0", False),
         (5, 5, "thread 0", True),
         (5, 3, "thread 0", True),

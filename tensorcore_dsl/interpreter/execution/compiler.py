@@ -458,17 +458,17 @@ class _Compiler:
     def _note_wait(self, node: nodes.While) -> None:
         """Note what a loop waits for that repeats a load until a counter has reached a value."""
         ops = [op for op in node.test if isinstance(op, nodes.Op)]
-        if len(ops) != 3 or len(node.test) != 3 or len(node.body) or not ops[0].instr.acquires:
+        if not 2 <= len(ops) == len(node.test) <= 3 or len(node.body) or not ops[0].instr.acquires:
             return
-        load, less, compare = ops
-        if len(less.operands) != 2 or len(compare.operands) != 2:
+        load, *less, compare = ops  # to wait for 0, nothing is subtracted
+        if not compare.instr.mnemonic.startswith("setp.lt.s") or any(len(op.operands) != 2 for op in less):
             return
         zero = compare.operands[1]
-        if less.operands[:1] != load.results or compare.operands[:1] != less.results:
+        if [op.operands[:1] for op in (*less, compare)] != [op.results for op in (load, *less)]:
             return
         if not isinstance(zero, nodes.Const) or zero.value != 0:
             return
-        value = less.operands[1]
+        value = less[0].operands[1] if less else zero
         if isinstance(value, nodes.Const):  # it adds the negative number
             self.program.awaited[self.here] = (-int(value.value),)
         elif isinstance(value, nodes.Value):
