@@ -144,6 +144,15 @@ class TestPipeline:
         )
         assert f"{__file__}:" in text
 
+    def test_a_deadlock_says_what_the_producer_should_wait_for_and_announced(self):
+        for mistake, words in (
+            ("producer's parity", "a producer's first wait takes parity 1"),
+            ("too few bytes", r"\(block 0 warps 0, announcing 12288 bytes\)"),
+        ):
+            arguments = operands(64, 64, 512)
+            text = caught(Deadlock, words, pipeline, 1, 256, *arguments, mistake=mistake)
+            assert ("first wait" in text) == (mistake == "producer's parity")
+
     def test_a_deadlock_names_everybody(self):
         text = caught(
             Deadlock,

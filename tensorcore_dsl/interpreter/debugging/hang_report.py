@@ -140,7 +140,9 @@ class HangReport:
         """List the lines of arrivals at the mbarriers that `mask` waits for, done or possible."""
         ctx, arrivals = self.ctx, self._arrivals(mask)
         if arrivals:
-            texts = [f"{ctx.loc(at)} ({ctx.warps_text(who)})" for at, who in arrivals.items()]
+            texts = [
+                f"{ctx.loc(at)} ({ctx.warps_text(who)}{self._announced(at)})" for at, who in arrivals.items()
+            ]
             return ["the arrivals so far are from " + listing(dict.fromkeys(texts), 4)]
         steps = [i for i, s in enumerate(ctx.program.steps) if s.instr and s.instr.arrives]
         near = np.isin(self._clusters(), self._clusters()[mask])
@@ -150,7 +152,23 @@ class HangReport:
         unreached = [line for line in lines if line not in reached]
         if unreached:
             return [f"nobody has arrived there; not reached yet: {listing(unreached, 4)}"]
-        return ["nobody has arrived there, and no other line of the kernel arrives at an mbarrier"]
+        if lines:
+            return [f"nobody has arrived there; {listing(lines, 4)} arrived at other mbarriers"]
+        return ["nobody has arrived there, and no line of the kernel arrives at an mbarrier"]
+
+    def _announced(self, at: int) -> str:
+        """How many bytes the arrivals of a step announce, if the number is one constant."""
+        here = self.ctx.instruction(at), self.ctx.loc(at)
+        ops = [op for op in nodes.walk(self.ctx.program.kernel.body) if isinstance(op, nodes.Op)]
+        sizes = {op.operands[-1] for op in ops if (op.instr, op.loc) == here}
+        size = sizes.pop() if len(sizes) == 1 and here[0] and ".expect_tx" in here[0].mnemonic else None
+        return f", announcing {size.value} bytes" if isinstance(size, nodes.Const) else ""
+
+    def _waits_for_first(self, mask: np.ndarray) -> bool:
+        """Do threads wait for phase 0 of mbarriers, at which nobody has arrived?"""
+        mbarriers = self.ctx.mbarriers
+        places = mbarriers.waited_for(mask)
+        return bool(places) and not any(mbarriers.phase(*p) for p in places) and not self._arrivals(mask)
 
     def _named_barriers(self, mask: np.ndarray) -> list[str]:
         """The named barriers that threads of `mask` wait at, with those who lack."""
@@ -326,6 +344,11 @@ class HangReport:
         cycle = _cycle(targets)
         if cycle:
             lines.append("    a cycle: " + " -> ".join(name(i) for i in (*cycle, cycle[0])))
+            if all(self._waits_for_first(here[i].mask & part) for i in cycle):
+                lines.append(
+                    "    a new mbarrier is in phase 0: a producer's first wait takes parity 1, which "
+                    "passes at once"
+                )
         for i, ends in targets.items():
             told = cycle[(cycle.index(i) + 1) % len(cycle)] if i in cycle else -1
             lines += [f"    {name(i)} -> {name(j)}" for j in ends[:4] if j != told]
