@@ -338,7 +338,8 @@ def test_the_result_of_a_product_is_not_dropped(how, name):
 
 def test_accumulators_that_are_copied_behind_the_fence():
     with pytest.raises(
-        tc.EmulationError, match="did not fence since: wgmma.fence comes between, and the result of"
+        tc.EmulationError,
+        match="did not fence since: tc.wgmma_fence.. .wgmma.fence. comes between, and the result of",
     ):
         run_dropped("other name")
 

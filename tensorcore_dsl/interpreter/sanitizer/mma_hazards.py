@@ -21,6 +21,7 @@ from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
+from tensorcore_dsl.interpreter.sanitizer.race_report import expression
 from tensorcore_dsl.interpreter.sanitizer.races import Races
 from tensorcore_dsl.ir.nodes import Address, Kernel, Op, Part, Source, walk
 from tensorcore_dsl.isa import advice
@@ -166,7 +167,7 @@ class MmaHazards:
         groups, _ = self.chunk.units(WARPGROUP)
         unfenced = self._unfenced(use, groups)
         if np.count_nonzero(unfenced):
-            group, fence = int(np.argmax(unfenced)), use.ordering.fence
+            group, fence = int(np.argmax(unfenced)), advice.called(use.ordering.fence)
             why = f"and did not fence: {fence} comes first"
             if self.fenced[group]:
                 why = (
@@ -213,7 +214,8 @@ class MmaHazards:
         for use, product in itertools.product(uses, self.queue):
             if product.use.meets(use) and (product.groups & groups).any():
                 step = next(step for part, step in product.parts if part.meets(use))
-                self._refuse(product, step, use.name, groups, use.loc)
+                text = expression(use.loc)
+                self._refuse(product, step, f"`{text}`" if text else use.name, groups, use.loc)
         for place in {place for use in uses for place in use.reads + use.writes}:
             before = self.touched.get(place, groups)
             self.touched[place] = groups if before is groups else before | groups
