@@ -668,7 +668,7 @@ def test_what_a_predicate_decides_is_no_error():
 
 
 @tc.kernel
-def products_in_flight(x: tc.Array, use: tc.Const, waits: tc.Const):
+def products_in_flight(x: tc.Array, use: tc.Const, waits: tc.Const, commits: tc.Const = True):
     mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
     tile = tc.shared((64, 64), tc.bf16, swizzle=128)
     for i in tc.static_range(32):
@@ -680,7 +680,8 @@ def products_in_flight(x: tc.Array, use: tc.Const, waits: tc.Const):
     acc = tc.wgmma_async(mma, acc, tile[:, :16], tile[:, :16])
     tc.wgmma_commit()
     other = tc.wgmma_async(mma, other, tile[:, :16], tile[:, :16])
-    tc.wgmma_commit()
+    if commits:
+        tc.wgmma_commit()
     for pending in waits:
         tc.wgmma_wait(pending)
     if use == "first":
@@ -695,7 +696,7 @@ def products_in_flight(x: tc.Array, use: tc.Const, waits: tc.Const):
 
 
 @tc.kernel
-def stores_in_flight(x: tc.Array, pending: tc.Const):
+def stores_in_flight(x: tc.Array, pending: tc.Const = None, commits: tc.Const = True):
     tile, map = tc.shared((8, 32), tc.f32, align=128), tc.tensor_map(x, (8, 32))
     for i in range(2):
         tile[tc.warp_id(), tc.lane_id()] = i
@@ -703,8 +704,10 @@ def stores_in_flight(x: tc.Array, pending: tc.Const):
         tc.barrier()
         if tc.threadIdx.x == 0:
             tc.tma_store(map, (0, 0), tile)
-            tc.tma_store_commit()
-            tc.tma_store_wait(pending)
+            if commits:
+                tc.tma_store_commit()
+            if pending is not None:
+                tc.tma_store_wait(pending)
         tc.barrier()
 
 
@@ -718,6 +721,7 @@ def copies_in_flight(x: tc.Array, pending: tc.Const):
     x[1, t] = tile[1, 4 * t]
 
 
+COMMIT = "tc.wgmma_commit() (wgmma.commit_group)"
 WAIT = "`tc.wgmma_wait(pending)` at line {} leaves it in flight; "
 
 
@@ -739,14 +743,17 @@ WAIT = "`tc.wgmma_wait(pending)` at line {} leaves it in flight; "
             products_in_flight,
             128,
             ("shared", ()),
-            "commit it and wait for its group first: tc.wgmma_wait() (wgmma.wait_group)",
+            ": wait for its group first: tc.wgmma_wait() (wgmma.wait_group)",
         ),
+        (products_in_flight, 128, ("shared", (0,), False), f"never committed: {COMMIT} is missing before"),
         (
             stores_in_flight,
             256,
             (1,),
             "`tc.tma_store_wait(pending)` at line {} leaves it in flight; 0 is needed",
         ),
+        (stores_in_flight, 256, (), ": wait for its group first: tc.tma_store_wait(read=True)"),
+        (stores_in_flight, 256, (0, False), "never committed: tc.tma_store_commit() "),
         (stores_in_flight, 256, (0,), ""),
         (
             copies_in_flight,

@@ -131,7 +131,11 @@ class TestPipeline:
         ("one waits", Race, "read here by the wgmma.* of warpgroup 2 .*bulk.tensor .*nothing orders"),
         ("no wait for the slot", EmulationError, "arrives for phase 1 before any thread has seen"),
         ("no wgmma fence", EmulationError, "did not fence: tc.wgmma_fence.. .wgmma.fence. comes first"),
-        ("released too early", EmulationError, "which is still read by a wgmma of warpgroup 1"),
+        (
+            "released too early",
+            EmulationError,
+            "shared bf16 tile .*which is still read by a wgmma of warpgroup 1",
+        ),
         ("released by all", EmulationError, "arrives for phase 1 before any thread has seen"),
         ("waited too little", EmulationError, "which is still read by a wgmma of warpgroup 1"),
     ]

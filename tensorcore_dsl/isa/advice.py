@@ -46,6 +46,7 @@ def translated(text: str, language: str) -> str:
     return re.sub(r"tc\.\w+\([^)]*\) \(([\w.:]+)\)", r"\1", text) if language else text
 
 
+BULK_COMMIT = called(names.BULK_COMMIT)
 BULK_WAIT, BULK_WAIT_READ = (called(names.bulk_wait(reading)) for reading in (False, True))
 CP_ASYNC, CP_ASYNC_COMMIT = names.CP_ASYNC, called(names.CP_ASYNC_COMMIT)
 CLUSTER_BARRIER = called("barrier.cluster")

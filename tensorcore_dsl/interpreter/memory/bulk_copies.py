@@ -266,6 +266,7 @@ class BulkCopies:
     def commit(self) -> None:
         """Close the group of each active thread."""
         self.commits += self.chunk.mask
+        self.sanitizer.proxies.waits[STORE].commits = self.commits
 
     def wait(self, pending: int, reading: bool) -> None:
         """End all but the last `pending` groups of each active thread.
@@ -499,9 +500,10 @@ class BulkCopies:
         if code == shadow.UNFENCED:
             raise EmulationError(f"{what} reads shared {address:#x}, " + proxies.unfenced_store(cta, address))
         if code == shadow.STILL_READ:
+            element = chunk.program.tiles.element(address)
+            target = f"{element} (shared {address:#x})" if element else f"shared {address:#x}"
             raise EmulationError(
-                f"{what} overwrites shared {address:#x}, which is still read by "
-                + proxies.reader(cta, address)
+                f"{what} overwrites {target}, which is still read by " + proxies.reader(cta, address)
             )
         if code == shadow.UNWRITTEN:
             raise Uninitialised(f"{what} reads shared {address:#x}, which nothing has written")

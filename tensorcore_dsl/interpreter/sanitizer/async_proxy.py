@@ -39,11 +39,6 @@ from tensorcore_dsl.isa.descriptor import CHUNK as CHUNK
 from tensorcore_dsl.isa.effects import Effect
 
 STORE, PRODUCT, SHARE = range(3)  # kinds of reads
-_ADVICE = {
-    STORE: f"commit it and wait for its group first: {advice.BULK_WAIT_READ}",
-    PRODUCT: "commit it and wait for its group first: {wait}",
-    SHARE: "the CTA that it goes to must have waited for its mbarrier, and met this one, first",
-}
 
 
 @dataclass
@@ -99,11 +94,12 @@ class LastWaits:
     """The last waits for groups of asynchronous operations, for messages.
 
     waits: the owners in a mask, up to which group each has waited, the groups left pending, and the
-    step.
+    step. commits: the groups that each owner has committed, None before the first one.
     """
 
     def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
+        self.commits: np.ndarray | None = None
         self.waits = deque[tuple[np.ndarray, np.ndarray, int, int]](maxlen=16)
 
     def note(self, mask: np.ndarray, due: np.ndarray, pending: int) -> None:
@@ -232,11 +228,16 @@ class ProxyFences:
         return f"a bulk {name} of {self.chunk.describe(owner)} at {loc}"
 
     def _advice(self, read: Read, row: int) -> str:
+        if read.kind == SHARE:
+            return "the CTA that it goes to must have waited for its mbarrier, and met this one, first"
+        owner, group, waits = int(read.owners[row]), int(read.groups[row]), self.waits[read.kind]
         instr = self.chunk.instruction(read.step)
-        wait = advice.called(instr.ordering.wait) if instr and instr.ordering else ""
-        where = int(read.owners[row]), int(read.groups[row])
-        too_few = self.waits[read.kind].too_few(*where) if read.kind != SHARE else ""
-        return too_few or _ADVICE[read.kind].format(wait=wait)
+        commit, wait = advice.BULK_COMMIT, advice.BULK_WAIT_READ
+        if instr and instr.ordering:
+            commit, wait = map(advice.called, (instr.ordering.commit, instr.ordering.wait))
+        if waits.commits is None or waits.commits[owner] == group:
+            return f"never committed: {commit} is missing before {wait}"
+        return waits.too_few(owner, group) or f"wait for its group first: {wait}"
 
 
 # Columns of a load in flight, to bytes START to STOP of a CTA, which PHASE of the mbarrier in SLOT

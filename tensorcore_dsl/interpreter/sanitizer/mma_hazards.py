@@ -129,6 +129,7 @@ class MmaHazards:
 
     def commit(self) -> None:
         self.commits = self.commits + self.chunk.units(WARPGROUP)[0]
+        self.proxies.waits[PRODUCT].commits = self.commits
 
     def owners(self, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the warpgroups in a mask: their numbers, CTAs, and how many groups each has committed;
