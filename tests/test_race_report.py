@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from running import line_of
@@ -187,3 +189,57 @@ def test_lanes_store_different_values():
         tc.errors.Race, match="by lanes 0-31 of warp 0 of block 0 at once, with different values"
     ):
         numbers.emulator("sm_90a")[1, 64](np.zeros(1, np.int32), True)
+
+
+@tc.kernel
+def between_ranks(
+    boxes: tc.PeerArray, pads: tc.PeerArray, out: tc.Array, meets: tc.Const, mistake: tc.Const = ""
+):
+    """Each of two ranks reads what the other one writes."""
+    i, rank = tc.threadIdx.x, boxes.rank
+    other = 1 - rank
+    theirs, mine = pads[rank if mistake == "self" else other], pads[other if mistake == "theirs" else rank]
+    goal = 0 if mistake == "too low" else 1
+    boxes[rank][i] = i
+    if "before" in meets:
+        tc.barrier()
+    if i == 0:
+        tc.signal(theirs.at(0))
+        tc.wait_signal(mine.at(0), goal)
+    if "after" in meets:
+        tc.barrier()
+    out[i] = boxes[other][i]
+
+
+SIGNALLED = "before `{}` at line {} (red.release), which hands on what thread 0 of block 0 of rank 1 did"
+WAITED = "after `{}` at line {} (ld.acquire), where thread 0 of block 0 of rank 0 has waited"
+
+
+def of_ranks() -> list[Any]:
+    boxes, pads, out = ([np.zeros(64, np.int32) for _ in range(2)] for _ in range(3))
+    return [tc.PeerArray(boxes), tc.PeerArray(pads), out]
+
+
+def cure_of_ranks(*arguments: Any) -> str:
+    with tc.devices(2):
+        between_ranks[1, 64](*of_ranks(), ("before", "after"))  # the advice holds
+        return cure(between_ranks, *of_ranks(), *arguments)
+
+
+@pytest.mark.parametrize(
+    "meets, places", [(("after",), [SIGNALLED]), (("before",), [WAITED]), ((), [SIGNALLED, WAITED])]
+)
+def test_threads_that_have_not_met_around_a_signal(meets, places):
+    calls = {SIGNALLED: "tc.signal(theirs.at(0))", WAITED: "tc.wait_signal(mine.at(0), goal)"}
+    advice = ", and ".join(
+        place.format(calls[place], line_of(between_ranks, calls[place])) for place in places
+    )
+    assert cure_of_ranks(meets) == f"tc.barrier() would order the two: {advice}"
+
+
+@pytest.mark.parametrize(("mistake", "pad"), [("self", 1), ("theirs", 0), ("too low", 0)])
+def test_a_signal_that_no_wait_counts(mistake, pad):
+    assert cure_of_ranks(("before", "after"), mistake) == (
+        f"a signal to element [0] of argument 'pads[{pad}]' comes behind that access: first wait for it "
+        "(tc.wait_signal), with a value that counts it"
+    )

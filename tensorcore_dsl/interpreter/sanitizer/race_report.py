@@ -35,6 +35,8 @@ class Detector(Protocol):
     def peers(self) -> int: ...
     @property
     def now(self) -> int: ...
+    @property
+    def first_cluster(self) -> int: ...
 
 
 class RunningDetector(Detector, Protocol):
@@ -348,10 +350,11 @@ class Finding:
             meets = f"{barrier}, or an mbarrier, by an arrival and a wait of cluster scope"
             return f"the cluster must meet between the two: {meets}{end}"
         if abroad:
-            return (
+            text = self._advice_for_ranks(here) or (
                 "ranks run at their own time: only a release and an acquire of sys scope (tc.signal "
-                f"and tc.wait_signal) would order the two{end}"
+                "and tc.wait_signal) would order the two"
             )
+            return f"{text}{end}"
         if block != other or self._many:
             return (
                 "blocks run in any order: only a release and an acquire of gpu scope, or another "
@@ -392,6 +395,57 @@ class Finding:
             reasons.append(f"where lane {ranges(np.flatnonzero(knows.any(axis=1)))} alone has waited")
         parts = ", and ".join(map(", ".join, zip(places, reasons, strict=True)))
         return parts and f"tc.syncwarp() would order the two: {parts}"
+
+    def _advice_for_ranks(self, here: Loc | None) -> str:
+        """Where blocks must meet if only other threads than those that access have signalled or waited,
+        or which signal comes behind the other access; or ""."""
+        races, owner, lanes = self.races, self._owner, [i for i in range(WARP) if self.lanes >> i & 1]
+        group, width, start = races.names.group, races.width, self._warp * WARP
+        if self._many or not lanes:
+            return ""
+        cluster, columns = owner.first_cluster + start // width, start % width + np.array(lanes)
+        first, block = self.thread // group * group, start // group * group
+        foreign = [races.clocks.foreign(thread).get(cluster) for thread in range(first, first + group)]
+        known = np.array([np.zeros(width) if v is None else v[ORDER, :width] for v in foreign])
+        learned = (known >= self.serial)[:, columns].all(axis=1).any()
+        if not learned and (signal := self._signal_behind(cluster, columns)):
+            return signal
+        known = known[:, block % width : block % width + group]  # by thread of my block, and of the other
+        knows, places = known >= self.serial, []
+        if not learned and knows.any():
+            signaller = block + int(known.max(axis=0).argmax())
+            signal = self._strong(owner, signaller, int(known.max()), Effect.STORE, here)
+            places.append(f"before {signal}, which hands on what {owner.names.describe(signaller)} did")
+        if not knows[self.thread - first].any() and knows.any():
+            waiter = first + int(knows.any(axis=1).argmax())
+            wait = self._strong(races, waiter, races.now, Effect.LOAD, here)
+            places.append(f"after {wait}, where {races.names.describe(waiter)} has waited")
+        return f"tc.barrier() would order the two: {', and '.join(places)}" if places else ""
+
+    def _signal_behind(self, cluster: int, columns: np.ndarray) -> str:
+        """Which signal to other ranks hands on the other access, in these columns of a cluster; or ""."""
+        for (memory, address), message in self.races.launch.signals.locations.items():
+            vectors = message.vectors.get(cluster)
+            if memory != 0 or message.scope != history.SYSTEM_SCOPE or vectors is None:
+                continue
+            if (vectors[ORDER, columns] >= self.serial).all():
+                element = self.races.launch.element(address, 1).rsplit(" (", 1)[0]
+                return (
+                    f"a signal to {element} comes behind that access: first wait for it "
+                    "(tc.wait_signal), with a value that counts it"
+                )
+        return ""
+
+    def _strong(self, races: Detector, thread: int, end: int, effect: Effect, here: Loc | None) -> str:
+        """The last strong access by the warp of a thread up to a serial number."""
+        launch = self.races.launch
+        mine = np.flatnonzero((launch.who[: end + 1] & history.WARP_MASK) == thread // WARP)
+        mine = mine[launch.owner[mine >> history.PAGE_BITS] == races.number]
+        for who in launch.who[mine][::-1].tolist():
+            instr = races.names.instruction(who >> history.WARP_BITS)
+            if instr is not None and instr.strong and effect in instr.effects:
+                return _named(races, who, here)
+        return f"the {'signal' if effect is Effect.STORE else 'wait'}"
 
     def _unfenced(self, here: Loc | None, there: Loc | None) -> str:
         does = "writes" if self.kind == history.STORE else "reads"
