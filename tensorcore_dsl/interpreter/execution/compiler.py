@@ -23,7 +23,7 @@ from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
-from tensorcore_dsl.isa import fragments
+from tensorcore_dsl.isa import fragments, names
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, Access, access, operations, special_register
 from tensorcore_dsl.isa.spec import Operand
@@ -461,7 +461,8 @@ class _Compiler:
         if not 2 <= len(ops) == len(node.test) <= 3 or len(node.body) or not ops[0].instr.acquires:
             return
         load, *less, compare = ops  # to wait for 0, nothing is subtracted
-        if not compare.instr.mnemonic.startswith("setp.lt.s") or any(len(op.operands) != 2 for op in less):
+        is_less = compare.instr.mnemonic in (names.compare("lt", f"s{bits}") for bits in (16, 32, 64))
+        if not is_less or any(len(op.operands) != 2 for op in less):
             return
         zero = compare.operands[1]
         if [op.operands[:1] for op in (*less, compare)] != [op.results for op in (load, *less)]:
