@@ -1092,3 +1092,27 @@ def test_explore_finds_another_order():
     assert kernel.explore(3)[1, 1](x).ok
     with pytest.raises(tc.ArgumentError, match="the number of orders"):
         kernel.explore(0)
+
+
+STRUCT_OF_AN_ADDRESS = """
+.version 8.8
+.target sm_90a
+.entry k(.param .align 8 .b8 x[8])
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.b64 %rd1, [x];
+    mov.u32 %r1, 7;
+    st.global.b32 [%rd1], %r1;
+    ret;
+}
+"""
+
+
+def test_an_array_for_a_struct_of_an_address():
+    """As CuTe passes tensors with static layouts."""
+    kernel, x = ptx.load(STRUCT_OF_AN_ADDRESS).k, np.zeros(2, np.int32)
+    kernel[1, 1](x)
+    assert x.tolist() == [7, 0]
+    with pytest.raises(tc.ArgumentError, match="has 8 bytes, such as those of a struct"):
+        kernel[1, 1](1.5)

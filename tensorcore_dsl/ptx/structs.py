@@ -88,7 +88,9 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
     """Return the values of a parameter that is an array of bytes, by their names in `params` of the IR."""
     if isinstance(x, TensorMap):
         return {in_memory(param.name): x}
-    fields = {0: x} if isinstance(x, bytes) else x
+    # CuTe's tensors with static layouts are structs of an address.
+    is_address = param.size == 8 and hasattr(x, "__dlpack__")
+    fields = {0: x} if is_address or isinstance(x, bytes) else x
     if not isinstance(fields, dict) or not all(isinstance(offset, int) for offset in fields):
         raise ArgumentError(
             f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass its bytes, or a "
