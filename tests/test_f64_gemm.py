@@ -183,7 +183,9 @@ def test_bits_of_other_kernels():
         assert np.array_equal(found, kernels.gemm(a, b, c, alpha=0.3, beta=0.7, config=config))
 
 
-@pytest.mark.parametrize("config", [AmpereConfig(64, 64, 16, 32, 8, 3), AmpereConfig(BK=512)], ids=str)
+@pytest.mark.parametrize(
+    "config", [AmpereConfig(64, 64, 16, 32, 8, 3), AmpereConfig(32, 32, 64, 16, 8, 2)], ids=str
+)
 def test_the_kernel_of_sm_80_runs_other_tiles(config):
     a, b = matrix(20, 40), matrix(40, 24)
     plan = kernels.plan(a, b, None, np.zeros((20, 24)), config=config)

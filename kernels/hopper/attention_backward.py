@@ -185,9 +185,10 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
 # -- producer ---------------------------------------------------------------------------------
 
 
-def produce(cta: Cta, tickets):
+def produce(cta: Any, tickets):
     """Draw tiles, and load their keys, values and blocks of queries. One thread runs this.
 
+    cta: of this kernel, or of attention_key_gradients.
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
     """
     states = start(1), tc.u32(cta.config.stages)

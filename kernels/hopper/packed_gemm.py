@@ -122,12 +122,15 @@ class PackedPipeline(Pipeline):
 
     Attributes
     ----------
+    a : PackedTiles
+        The weights.
     scales, zeros : GroupTiles or None
         Of groups.
     weights : Dequantiser
         Makes fragments of words.
     """
 
+    a: Any
     scales: Any = field(kw_only=True)
     zeros: Any = field(kw_only=True)
     weights: Dequantiser = field(kw_only=True)
@@ -153,8 +156,9 @@ def make_packed_pipeline(x, words, config: HopperConfig, traits: HopperTraits, s
     mma = select_wgmma(x.dtype, x.dtype, config.BN, source="registers")
     weights = make_dequantiser(mma.a, format, x)
     barriers = full, empty, order, SLAB, first, end, config
-    of_groups = {"scales": of_scales, "zeros": of_zeros}
-    return PackedPipeline(tiles, tiles_x, *barriers, by_warp=True, **of_groups, weights=weights)
+    return PackedPipeline(
+        tiles, tiles_x, *barriers, by_warp=True, scales=of_scales, zeros=of_zeros, weights=weights
+    )
 
 
 def load_packed_stage(pipeline, tile, stage, k, full):
