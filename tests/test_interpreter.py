@@ -366,15 +366,17 @@ class TestChunks:
             assert set(out) == {n}
 
     def test_a_mistake_ends_the_run(self):
-        """Of 400 chunks only those that had begun are run."""
+        """Of 24 chunks only those that had been queued are run."""
         b = Builder(("out", u64))
         t = b.thread(1024)
         b.op(STORE_GLOBAL, b.element(b.params[0], t), 1)
         with b.when(b.op(LESS, t, 1)):
             b.op(LOAD_GLOBAL, 0)
-        out = np.zeros((1600, 1024), np.uint32)
+        out = np.zeros((4800, 1024), np.uint32)
+        queued = 2 * launch.QUEUED_CHUNKS * launch._chunks(compile_program(b.kernel), 4800, 1024, 2, 1, 0)[0]
+        assert queued < 4800
         with pytest.raises(OutOfBounds):
-            b.run(out, grid=1600, block=1024, workers=2)
+            b.run(out, grid=4800, block=1024, workers=2)
         assert not out[-1].any()
 
     def test_where_order_matters_chunks_run_in_order(self):
