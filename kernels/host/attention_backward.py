@@ -12,7 +12,7 @@ from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.attention_gradients import THREADS, TICKETS, sum_rows
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention import SLAB
-from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
+from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig, slabs
 from tensorcore_dsl.kernels.hopper.attention_dq import SHARES, finish
 from tensorcore_dsl.kernels.hopper.attention_key_gradients import WEIGHT_STAGES, key_gradients
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import BM as QUERY_ROWS
@@ -250,7 +250,8 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
         grad_lse, dq, dk, dv, *lists = others
-        *rows, turns, tickets = spaces.allocate(q, stream)[:4]
+        shifts, deltas, turns, tickets, *sums = spaces.allocate(q, stream)
+        rows = shifts, deltas
         starts = padded(tuple(lists), tickets)[:2]
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         numbers = *starts, scale, cap, problem.scale, left, right
@@ -258,9 +259,8 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         if not config.one_pass:
             main = q, k, v, grad, *rows, tickets
             return before, (*main, *of_keys), (*main, dq, *numbers, section)
-        sums = spaces.allocate(q, stream)[4]
-        of_queries = sums, dq, *starts, keys, problem.scale, left, right
-        return before, (q, k, v, grad, *rows, sums, turns, tickets, *of_keys), of_queries
+        of_queries = *sums, dq, *starts, keys, problem.scale, left, right
+        return before, (q, k, v, grad, *rows, *sums, turns, tickets, *of_keys), of_queries
 
     options = {"config": config, "traits": traits}
     of_rows = {"BM": config.BM, "traits": traits, "shares": max(spaces.shares, 1)}
@@ -284,7 +284,7 @@ def configured_gradients(problem: AttentionProblem, sequences: int) -> BackwardC
     traits = problem.traits
     if takes_one_pass(problem, sequences):
         return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1)
-    of_keys, of_values = (-(-n // SLAB) for n in (traits.depth, traits.width))
+    of_keys, of_values = slabs(traits.depth), slabs(traits.width)
     size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold the weights of a block
     free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * WEIGHT_STAGES
     stages = min(free // (of_keys + of_values), 3)

@@ -16,9 +16,8 @@ from tensorcore_dsl.checking.formats import FORMATS
 from tensorcore_dsl.checking.session import Stopped, checking
 from tensorcore_dsl.errors import ArgumentError
 
-CLEAN, FINDINGS, USAGE, FAILED, NO_LAUNCH = range(
-    5
-)  # exit statuses of `check`; argparse has 2 for wrong usage
+# Exit statuses of `check`; argparse has 2 for wrong usage.
+CLEAN, FINDINGS, USAGE, FAILED, NO_LAUNCH = range(5)
 
 
 def check_script(

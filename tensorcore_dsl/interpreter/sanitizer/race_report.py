@@ -374,7 +374,7 @@ class Finding:
         return f"{barriers} between the two would order them{end}"
 
     def _advice_for_lanes(self, here: Loc | None) -> str:
-        """Where warps must meet if only other lanes than those that access have synchronised; or ""."""
+        """Where warps must meet: other lanes have synchronised than those that access. Else ""."""
         races, lanes = self.races, [i for i in range(WARP) if self.lanes >> i & 1]
         theirs, mine, width = self._warp * WARP, self.thread // WARP * WARP, races.width
         if self._owner is not races or theirs == mine or theirs // width != mine // width or not lanes:
@@ -397,8 +397,10 @@ class Finding:
         return parts and f"tc.syncwarp() would order the two: {parts}"
 
     def _advice_for_ranks(self, here: Loc | None) -> str:
-        """Where blocks must meet if only other threads than those that access have signalled or waited,
-        or which signal comes behind the other access; or ""."""
+        """Where blocks must meet: other threads have signalled or waited than those that access.
+
+        Or which signal comes behind the other access. Else "".
+        """
         races, owner, lanes = self.races, self._owner, [i for i in range(WARP) if self.lanes >> i & 1]
         group, width, start = races.names.group, races.width, self._warp * WARP
         if self._many or not lanes:
