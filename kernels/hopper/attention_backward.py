@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_gradients import Sequences
 from tensorcore_dsl.kernels.attention_scores import Softmax
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
@@ -44,6 +43,7 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     following,
     init_barriers,
     issue,
+    issue_sum,
     slabs,
     stage_of,
     wait_for,
@@ -134,12 +134,8 @@ def attention_backward_kernel(  # noqa: PLR0913
     see attention_kernel.
     """
     tc.launch_bounds(THREADS, 1)
-    sequences = Sequences(
-        q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, config.BN
-    )
     softmax = Softmax(traits, scale, cap)
-    count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
-    tiles = KeyTileList(sequences, q.shape[1], k.shape[1], shared_by, section, count)
+    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, section, config, traits)
     cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, softmax, config, traits)
 
     def producer():
@@ -381,9 +377,7 @@ def weigh(
     key = tile.key() + 64 * consumer.number
     weights, factors = weights_of(cta, tile.sequence.seen, scores, query, key, shifts, transposed=True)
     operand = tc.as_operand(weights, consumer.of_values.a)
-    tc.wgmma_fence()
-    dv = tc.wgmma_async(consumer.of_values, dv, operand, cta.grads.smem[stage, :, rows], b_major="mn")
-    tc.wgmma_commit()
+    dv = issue_sum(consumer.of_values, dv, operand, cta.grads.smem[stage, :, rows])
     tc.wgmma_wait(1)  # the slopes and dk are complete
     if before is not None:
         cta.queries.empty[before].arrive(pred=consumer.leader)
@@ -417,11 +411,8 @@ def issue_slopes(cta: Cta, consumer: Consumer, states, part):
 def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
     """Issue dk += dSᵀ q of 64 queries."""
     dk, dv = sums
-    tc.wgmma_fence()
     queries = cta.queries.smem[stage, : slabs(cta.traits.depth), 64 * part : 64 * part + 64]
-    dk = tc.wgmma_async(consumer.of_keys, dk, operand, queries, b_major="mn")
-    tc.wgmma_commit()
-    return dk, dv
+    return issue_sum(consumer.of_keys, dk, operand, queries), dv
 
 
 def issue_dq(cta: Cta, consumer: Consumer):

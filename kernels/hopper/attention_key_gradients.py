@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_gradients import Sequences
 from tensorcore_dsl.kernels.attention_scores import Softmax
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
 from tensorcore_dsl.kernels.hopper.attention_backward import produce
@@ -110,11 +109,7 @@ def key_gradients(  # noqa: PLR0913
 ):
     """The arguments: see attention_backward_kernel."""
     tc.launch_bounds(THREADS, 1)
-    sequences = Sequences(
-        q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, config.BN
-    )
-    count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
-    tiles = KeyTileList(sequences, q.shape[1], k.shape[1], shared_by, section, count)
+    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, section, config, traits)
     cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, Softmax(traits, scale, cap), config, traits)
     leader = tc.threadIdx.x % WARPGROUP == 0
 

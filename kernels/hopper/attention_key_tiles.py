@@ -67,6 +67,15 @@ class KeyTileList:
     section: Any
     count: Any
 
+    @classmethod
+    def of(cls, q, k, starts_q, starts_k, left, right, shared_by, section, config, traits):
+        """The list of a launch; the arguments are those of the kernels."""
+        sequences = Sequences(
+            q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, config.BN
+        )
+        count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
+        return cls(sequences, q.shape[1], k.shape[1], shared_by, section, count)
+
     def tiles_of(self, sequence):
         """Number of tiles of all heads of a sequence."""
         return self.sequences.at(sequence).tiles() * self.kv_heads
