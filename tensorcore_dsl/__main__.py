@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,14 @@ from tensorcore_dsl.checking.formats import FORMATS
 from tensorcore_dsl.checking.script import USAGE, check_script, run, source_of
 from tensorcore_dsl.environment import cache_contents as caches
 from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
-from tensorcore_dsl.errors import ArgumentError, TensorCoreError, UnknownInstruction
+from tensorcore_dsl.errors import (
+    ArchError,
+    ArgumentError,
+    LaunchError,
+    TensorCoreError,
+    UnknownInstruction,
+    UnknownName,
+)
 from tensorcore_dsl.export import commands as of_kernels
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
@@ -44,6 +51,12 @@ ON_CPU = {  # what a script imports, and what runs its kernels in emulation
     r"^\s*(import|from) numba\b.*\bcuda\b": ptx.numba_on_cpu,
 }
 
+STATUSES = (
+    "Exit status: 0 if all is well, 1 for a finding or a failure, 2 for wrong usage: options, files, types, "
+    "names that do not exist."
+)
+WRONG_USAGE = ArgumentError, ArchError, LaunchError, UnknownInstruction, UnknownName
+
 Command = Callable[[argparse.Namespace], int]  # the exit status
 
 
@@ -51,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         PROGRAM,
         description="Tensor-core kernels in Python, on GPUs and bit for bit on the CPU.",
-        epilog=f"`{PROGRAM} COMMAND --help` explains the options of a command.",
+        epilog=f"`{PROGRAM} COMMAND --help` explains the options of a command. {STATUSES}",
     )
     whole.add_argument(
         "--version",
@@ -63,7 +76,9 @@ def parser() -> argparse.ArgumentParser:
     whole.set_defaults(run=lambda options: print(whole.format_help()))  # without a command
 
     def command(name: str, run: Command, about: str) -> argparse.ArgumentParser:
-        subparser = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        subparser = commands.add_parser(
+            name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=STATUSES
+        )
         subparser.set_defaults(run=run)
         return subparser
 
@@ -120,7 +135,7 @@ def add_check_arguments(checked: argparse.ArgumentParser) -> None:
     checked.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
     checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
     checked.add_argument("--launch", metavar="FILE", help="of TOML: the launches of kernels in a file of PTX")
-    checked.set_defaults(status_of_errors=USAGE)
+    checked.epilog = f"{STATUSES} 3 if the script fails by itself without a finding, 4 if it makes no launch."
     checked.add_argument("script", help="path of a Python script, or of a file of PTX")
     checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given, or types")
 
@@ -129,10 +144,18 @@ def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
     viewed.add_argument("--export", metavar="FILE", help="write the page to a file instead of serving it")
     viewed.add_argument("--port", type=int, default=0, help="of the page (default: any that is free)")
     viewed.add_argument("--arch", help="the architecture, for example sm_80 (default: sm_90a)")
-    viewed.add_argument("--launch", type=int, default=1, metavar="N", help="the kernel's N-th launch")
+    viewed.add_argument(
+        "--launch", type=launch_number, default=1, metavar="N", help="the kernel's N-th launch (default: 1)"
+    )
     viewed.add_argument("--types", action="store_true", help="compile for types, as `compile`; run nothing")
     viewed.add_argument("target", metavar="FILE[:KERNEL]", help="a script, and a kernel that it launches")
     viewed.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+
+
+def launch_number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of a launch; the first one is 1")
+    return int(text)
 
 
 def show(options: argparse.Namespace) -> int:
@@ -168,7 +191,9 @@ def instruction_of(text: str) -> isa.Instruction:
         if isinstance(getattr(tc, text, None), FunctionType):
             error.message += f"; tc.{text} is a function of the language: see help(tc.{text})"
         raise
-    except (SyntaxError, NameError, TypeError, AttributeError) as error:
+    except TensorCoreError:
+        raise
+    except Exception as error:  # of the user's expression
         raise ArgumentError(f"{text!r} makes no instruction: {error}") from None
     if not isinstance(made, isa.Instruction):
         raise ArgumentError(f"{text} is a function of the language: help({text}) names its instructions")
@@ -246,20 +271,32 @@ def ptx_launches(script: str, launches: str, arch: str | None) -> str:
 
 def run_script(script: str, arguments: Sequence[str], arch: str | None) -> str:
     """Run a script as `python script.py arguments` does; kernels of Triton and Numba need no GPU."""
+    with compilers_on_cpu(script, arch):
+        return run(source_of(script), script, arguments)
+
+
+@contextmanager
+def compilers_on_cpu(script: str, arch: str | None) -> Iterator[None]:
+    """Inside, kernels of the compilers that a script imports are emulated."""
     text = Path(script).read_text(encoding="utf-8", errors="replace")
     with ExitStack() as stack:
         for pattern, on_cpu in ON_CPU.items():
             if re.search(pattern, text, re.MULTILINE):
                 stack.enter_context(on_cpu(arch or "sm_90a"))
-        return run(source_of(script), script, arguments)
+        yield
 
 
 def view(options: argparse.Namespace) -> int:
     script, _, kernel = options.target.rpartition(":")
     if not script or not kernel.isidentifier():  # no kernel: the colon of a drive, or none
         script, kernel = options.target, ""
+    if script.endswith(".ptx"):
+        raise ArgumentError(
+            f"{script!r} is a file of PTX; `view` takes Python. `{PROGRAM} ptx {script}` describes its "
+            f"kernels, and `{PROGRAM} check --launch FILE {script}` runs them with all checks"
+        )
+    source_of(script)  # or its error, before anything is served
     if options.export is None:
-        source_of(script)  # or its error, before anything is served
         chosen = [f"--launch={options.launch}", *(["--types"] if options.types else [])]
         chosen += [f"--arch={options.arch}"] if options.arch else []
         serve(Pages([*chosen, options.target, *options.arguments], script), options.port)
@@ -267,7 +304,8 @@ def view(options: argparse.Namespace) -> int:
     if options.types:
         seen = compiled(options.target, options.arguments, options.arch)
     else:
-        seen = observe(script, kernel or None, options.arguments, options.launch, options.arch)
+        with compilers_on_cpu(script, options.arch):
+            seen = observe(script, kernel or None, options.arguments, options.launch, options.arch)
     text = page(seen)
     try:
         Path(options.export).write_text(text, encoding="utf-8")
@@ -344,15 +382,15 @@ def _size(number: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 for an error; `check` has those of `checking.script`, and `museum` gives 1
-    where a broken form is not reported, or a fixed one is."""
+    """The exit status: see STATUSES, and `checking.script` for `check`."""
     options = parser().parse_args(arguments)
     try:
         status: int = options.run(options) or 0
         sys.stdout.flush()
     except TensorCoreError as error:
         print(f"error: {error}", file=sys.stderr)
-        return int(getattr(options, "status_of_errors", 1))
+        usage = isinstance(error, WRONG_USAGE) and error.loc is None  # else it lies in a kernel
+        return USAGE if usage else 1
     except BrokenPipeError:  # the reader has closed the pipe: `list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -31,7 +31,7 @@ def printed(capsys, *arguments):
 
 
 def refused(capsys, *arguments):
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert not out
     return err
@@ -165,7 +165,7 @@ def test_errors_name_what_there_is(capsys, arguments, parts):
 def test_pictures_that_cannot_be_written(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").touch()
-    assert main(["show", "--no-layouts", "--plot", str(tmp_path / "file"), MMA]) == 1
+    assert main(["show", "--no-layouts", "--plot", str(tmp_path / "file"), MMA]) == 2
     text = capsys.readouterr().err
     assert text == f"error: cannot write pictures to '{tmp_path / 'file'}': File exists\n"
 
@@ -347,6 +347,25 @@ def test_kernels_that_are_not_there(capsys, place, message):
     assert message in refused(capsys, "compile", place)
 
 
+def test_a_kernel_of_another_compiler_has_no_export(capsys, tmp_path):
+    pytest.importorskip("numba.cuda")
+    (path := tmp_path / "own.py").write_text("from numba import cuda\n@cuda.jit\ndef k(x):\n    x[0] = 1\n")
+    for command in (["compile"], ["export", "--out", str(tmp_path)]):
+        text = refused(capsys, *command, f"{path}:k")
+        assert (
+            "is no kernel of @tc.kernel but of another compiler; tc.ptx takes it, and `tensorcore-dsl check`"
+            in text
+        )
+
+
+def test_a_kernel_with_a_mistake_is_a_failure(capsys, tmp_path):
+    """Exit status 1, not 2, as its arguments on the command line are right."""
+    path = tmp_path / "own.py"
+    path.write_text("import tensorcore_dsl as tc\n@tc.kernel\ndef k(x: tc.Array):\n    x[0] = missing\n")
+    assert main(["compile", f"{path}:k", "f32[1]"]) == 1
+    assert "missing" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_python(capsys, tmp_path):
     (path := tmp_path / "own.py").write_text("def (\n")
     assert "own.py' is no Python: invalid syntax" in refused(capsys, "compile", f"{path}:k", "f32")
@@ -488,7 +507,7 @@ def test_the_cache_is_described(filled, capsys, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE_LIMIT", "off")
     assert "no limit" in printed(capsys, "cache")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE_LIMIT", "much")
-    assert main(["cache"]) == 1 and "such as 500M or 2G" in capsys.readouterr().err
+    assert main(["cache"]) == 2 and "such as 500M or 2G" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -534,13 +553,15 @@ def test_an_instruction_by_its_name_in_python(capsys):
         ("show", "tma_load", "; tc.tma_load is a function of the language: see help(tc.tma_load)"),
         ("show", "tc.ldmatrix", "tc.ldmatrix is a function of the language: help(tc.ldmatrix)"),
         ("show", "tc.mma.m16n8k16(tc.bf16", "makes no instruction: '(' was never closed"),
+        ("show", "tc.mma.m16n8k16(1/0)", "'tc.mma.m16n8k16(1/0)' makes no instruction: division by zero"),
+        ("show", "tc.mma[{}['key']]", "makes no instruction: 'key'"),
         ("show", "wgmma.m64n8k16", "; `tensorcore-dsl list wgmma.m64n8k16` prints 8 with these words"),
         ("show", "wgmmas", "no instruction is called 'wgmmas'; nearest: wgmma"),
         ("list", "wgmmas.m64", "no instruction is called 'wgmmas'; nearest: wgmma"),
     ],
 )
 def test_what_is_near_an_unknown_instruction(command, text, message, capsys):
-    assert main([command, text]) == 1
+    assert main([command, text]) == 2
     assert message in capsys.readouterr().err
 
 

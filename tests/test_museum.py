@@ -134,7 +134,7 @@ def test_the_program_runs_one(capsys):
 
 
 def test_the_program_refuses_an_unknown_name(capsys):
-    assert main(["museum", "cccl"]) == 1
+    assert main(["museum", "cccl"]) == 2
     assert "the museum has no exhibit 'cccl'; `tensorcore-dsl museum` lists" in capsys.readouterr().err
 
 

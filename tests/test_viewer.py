@@ -134,7 +134,7 @@ def test_types_are_enough_for_the_texts(tmp_path, capsys):
     assert shown["arguments"][0].startswith("x: ") and shown["arguments"][-1] == "swizzle = 128"
     assert "occupancy" not in [name for name, *_ in shown["numbers"]], "the block is not known"
     target = str(tmp_path / "page.html")
-    assert main(["view", "--export", target, "--types", f"{SCRIPT}:columns", "f32[?,1]"]) == 1
+    assert main(["view", "--export", target, "--types", f"{SCRIPT}:columns", "f32[?,1]"]) == 2
     assert "needs types for" in capsys.readouterr().err
 
 
@@ -197,18 +197,62 @@ def test_export(tmp_path, capsys):
     "arguments, complaint",
     [
         ([f"{SCRIPT}:rows"], "no launch of the kernel 'rows'; it launches columns, outside, reverse"),
-        (["--launch", "2", f"{SCRIPT}:columns"], "fewer than 2 launches of the kernel 'columns'"),
+        (
+            ["--launch", "2", f"{SCRIPT}:columns"],
+            "has no launch 2 of columns; it launches columns, outside, reverse: --launch takes 1",
+        ),
+        (["--launch", "2", SCRIPT], "has no launch 2 of any kernel; it launches columns, outside, reverse"),
+        (
+            ["kernels.ptx"],
+            "'kernels.ptx' is a file of PTX; `view` takes Python. `tensorcore-dsl ptx kernels.ptx`",
+        ),
         (["nowhere.py:k"], "cannot read 'nowhere.py'"),
         (["--arch", "sm_1", f"{SCRIPT}:columns"], "unknown architecture 'sm_1'"),
     ],
 )
 def test_errors(arguments, complaint, tmp_path, capsys):
-    assert main(["view", "--export", str(tmp_path / "page.html"), *arguments]) == 1
+    assert main(["view", "--export", str(tmp_path / "page.html"), *arguments]) == 2
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", ["0", "-3", "x"])
+def test_a_number_of_no_launch(number, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["view", f"--launch={number}", SCRIPT])
+    assert ended.value.code == 2
+    assert f"'{number}' is no number of a launch; the first one is 1" in capsys.readouterr().err
+
+
+NUMBA = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def double(x):
+    x[cuda.grid(1)] *= 2
+
+double[1, 32](np.ones(32, np.float32))
+"""
+
+
+@pytest.mark.parametrize("kernel", ["", ":double"])
+def test_a_script_of_another_compiler(kernel, tmp_path, capsys):
+    pytest.importorskip("numba.cuda")
+    (script := tmp_path / "script.py").write_text(NUMBA)
+    assert main(["view", "--export", str(tmp_path / "page.html"), f"{script}{kernel}"]) == 2
+    text = capsys.readouterr().err
+    assert "`view` shows kernels of @tc.kernel; of another compiler: double. " in text
+    assert f"`tensorcore-dsl check {script}` runs them with all checks, and tc.ptx loads their PTX" in text
+
+
+def test_a_script_that_fails_before_a_launch(tmp_path, capsys):
+    (script := tmp_path / "script.py").write_text("raise KeyError(1)")
+    assert main(["view", "--export", str(tmp_path / "page.html"), str(script)]) == 1
+    assert "script.py fails before a launch that `view` can show: KeyError" in capsys.readouterr().err
+
+
 def test_a_target_that_cannot_be_written(capsys):
-    assert main(["view", "--export", "/nowhere/page.html", f"{SCRIPT}:reverse"]) == 1
+    assert main(["view", "--export", "/nowhere/page.html", f"{SCRIPT}:reverse"]) == 2
     assert "cannot write '/nowhere/page.html': No such file" in capsys.readouterr().err
 
 
@@ -250,5 +294,5 @@ def test_the_server_answers_to_the_names_of_the_loopback_only(served, capsys):
     assert get(port, "/version", Host="evil.example")[0] == 403
     assert get(port, "/version", Host=f"localhost:{port}")[0] == 200
     assert get(port, "/other")[0] == 404
-    assert main(["view", "--port", str(port), f"{SCRIPT}:reverse"]) == 1
+    assert main(["view", "--port", str(port), f"{SCRIPT}:reverse"]) == 2
     assert f"cannot serve on port {port}" in capsys.readouterr().err

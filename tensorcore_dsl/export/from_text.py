@@ -40,9 +40,19 @@ def kernel_in_file(place: str) -> tuple[Any, dict[str, Any]]:
         raise ArgumentError(f"{path!r} is no Python: {error}") from None
     names = vars(module)
     kernels = [n for n, value in names.items() if hasattr(value, "specialise")]
+    if _of_other_compiler(names.get(name)):
+        raise ArgumentError(
+            f"{name} in {path} is no kernel of @tc.kernel but of another compiler; tc.ptx takes it, and "
+            "`tensorcore-dsl check` runs a script that launches it with all checks"
+        )
     if name not in kernels:
         raise ArgumentError(f"{path} has no kernel {name!r}; its kernels are {listing(kernels)}")
     return names[name], names
+
+
+def _of_other_compiler(value: Any) -> bool:
+    """Is a value a kernel of Numba or Triton?"""
+    return type(value).__module__.split(".")[0] in ("numba", "numba_cuda", "triton")
 
 
 def arguments_of(kernel: Any, texts: Sequence[str], names: dict[str, Any]) -> dict[str, Any]:

@@ -46,13 +46,15 @@ class ObservingSession(Session):
         super().__init__()
         self.wanted, self.number = wanted, number
         self.launches: Counter[str] = Counter()
+        self.foreign: set[str] = set()  # kernels of other compilers
         self.observed: list[Observed] = []
 
     def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
         return Report() if self.sees(kernel, launch) else super().run(kernel, launch)
 
     def sees(self, kernel: str, launch: Callable[[], Report]) -> bool:
-        if not isinstance(launch, PreparedLaunch):  # a kernel of another compiler
+        if not isinstance(launch, PreparedLaunch):
+            self.foreign.add(kernel)
             return False
         self.launches[kernel] += 1
         if self.launches[kernel] != self.number or self.wanted not in (None, kernel):
@@ -103,13 +105,30 @@ def observe(
     with launching_in(ObservingSession(wanted, number), arch) as session:
         failure = run(source, script, arguments)
     if not session.observed:
-        count = f"{number} launches" if number > 1 else "no launch"
-        kernel = "any kernel" if wanted is None else f"the kernel {wanted!r}"
-        launched = f"; it launches {listing(sorted(session.launches))}" if session.launches else ""
-        failed = f"; it failed ({failure})" if failure else ""
-        raise ArgumentError(
-            f"{script} makes {'fewer than ' if number > 1 else ''}{count} of {kernel}{launched}{failed}. "
-            "`view` runs the file as a script: launch the kernel in it, give a script that does, or "
-            "types of its arguments: `view --types FILE:KERNEL TYPE ...` compiles it without a run"
-        )
+        raise _nothing_to_show(script, session, failure)
     return session.observed
+
+
+def _nothing_to_show(script: str, session: ObservingSession, failure: str) -> TensorCoreError:
+    """Make the error for a script without the wanted launch. It is ArgumentError unless the script failed."""
+    wanted, count = session.wanted, session.launches[session.wanted or ""]
+    kernels = [f"{name} ({n} launches)" if n > 1 else name for name, n in sorted(session.launches.items())]
+    launched = f"; it launches {listing(kernels)}" if kernels else ""
+    if failure:
+        return TensorCoreError(f"{script} fails before a launch that `view` can show: {failure}{launched}")
+    if wanted in session.foreign or (session.foreign and not kernels):
+        return ArgumentError(
+            f"`view` shows kernels of @tc.kernel; of another compiler: {listing(sorted(session.foreign))}. "
+            f"`tensorcore-dsl check {script}` runs them with all checks, and tc.ptx loads their PTX"
+        )
+    if session.number > 1 and (count or wanted is None):
+        most = count or max(session.launches.values(), default=0)
+        return ArgumentError(
+            f"{script} has no launch {session.number} of {wanted or 'any kernel'}{launched}: --launch takes "
+            f"{f'1 to {most}' if most > 1 else '1'}"
+        )
+    return ArgumentError(
+        f"{script} makes no launch of {f'the kernel {wanted!r}' if wanted else 'any kernel'}{launched}. "
+        "`view` runs the file as a script: launch the kernel in it, give a script that does, or "
+        "types of its arguments: `view --types FILE:KERNEL TYPE ...` compiles it without a run"
+    )
