@@ -43,70 +43,39 @@ from .softfloat import (
 Ufunc = Callable[..., Any]
 
 _ZERO64 = np.uint64(0)
-_SIGN64 = np.uint64(1 << 63)
+_NAN32 = np.uint32(0x7FFFFFFF)
 
 
 # --- f32 and f64, to nearest: the processor's own operations ----------------------------------
 
 
 @inlined
-def _f32(x: Any) -> Any:
-    return as_bits(x) if x == x else np.uint32(0x7FFFFFFF)
+def _result(x: Any, a: Any, b: Any, c: Any, double: Any) -> Any:
+    """The bits of a result; a NaN is canonical in f32 and comes from the operands in f64."""
+    if x == x:
+        return as_bits(x)
+    return nan64(a, b, c) if double else _NAN32
 
 
-@inlined
-def _f64(x: Any, a: Any, b: Any, c: Any) -> Any:
-    return as_bits(x) if x == x else nan64(a, b, c)
-
-
-def _native() -> dict[tuple[str, str], Ufunc]:
+def _native(double: bool) -> dict[str, Ufunc]:
     """Scalar functions of register bits, to be compiled to loops."""
 
-    def add32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) + as_float(b))
+    def add(a: Any, b: Any) -> Any:
+        return _result(as_float(a) + as_float(b), a, b, _ZERO64, double)
 
-    def sub32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) - as_float(b))
+    def mul(a: Any, b: Any) -> Any:
+        return _result(as_float(a) * as_float(b), a, b, _ZERO64, double)
 
-    def mul32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) * as_float(b))
+    def div(a: Any, b: Any) -> Any:
+        return _result(as_float(a) / as_float(b), b, a, _ZERO64, double)
 
-    def div32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) / as_float(b))
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        return _result(fused(as_float(a), as_float(b), as_float(c)), a, b, c, double)
 
-    def fma32(a: Any, b: Any, c: Any) -> Any:
-        return _f32(fused(as_float(a), as_float(b), as_float(c)))
+    def sqrt(a: Any) -> Any:
+        return _result(math.sqrt(as_float(a)), a, a, _ZERO64, double)
 
-    def sqrt32(a: Any) -> Any:
-        return _f32(math.sqrt(as_float(a)))
-
-    def add64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) + as_float(b), a, b, _ZERO64)
-
-    def sub64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) - as_float(b), a, b, _ZERO64)
-
-    def mul64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) * as_float(b), a, b, _ZERO64)
-
-    def div64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) / as_float(b), b, a, _ZERO64)
-
-    def fma64_(a: Any, b: Any, c: Any) -> Any:
-        return _f64(fused(as_float(a), as_float(b), as_float(c)), a, b, c)
-
-    def sqrt64_(a: Any) -> Any:
-        return _f64(math.sqrt(as_float(a)), a, a, _ZERO64)
-
-    kernels: dict[str, tuple[Ufunc, Ufunc]] = {
-        "add": (add32, add64_),
-        "sub": (sub32, sub64_),
-        "mul": (mul32, mul64_),
-        "div": (div32, div64_),
-        "fma": (fma32, fma64_),
-        "sqrt": (sqrt32, sqrt64_),
-    }
-    return {(op, t): pair[t == "f64"] for op, pair in kernels.items() for t in ("f32", "f64")}
+    return {"add": add, "mul": mul, "div": div, "fma": fma, "sqrt": sqrt}
 
 
 # --- f64 in the other rounding modes -----------------------------------------------------------
@@ -115,9 +84,6 @@ def _native() -> dict[tuple[str, str], Ufunc]:
 def _directed64(mode: int) -> dict[str, Ufunc]:
     def add(a: Any, b: Any) -> Any:
         return add64(a, b, mode)
-
-    def sub(a: Any, b: Any) -> Any:
-        return add64(a, b if is_nan64(b) else b ^ _SIGN64, mode)
 
     def mul(a: Any, b: Any) -> Any:
         return mul64(a, b, mode)
@@ -131,7 +97,7 @@ def _directed64(mode: int) -> dict[str, Ufunc]:
     def sqrt(a: Any) -> Any:
         return sqrt64(a, mode)
 
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
+    return {"add": add, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
 
 
 # --- f32 with flushing, to nearest -------------------------------------------------------------
@@ -149,17 +115,13 @@ def _flushed(bits: Any) -> Any:
 
 @inlined
 def _flush32(d: Any, exact: Any) -> Any:
-    bits = np.uint32(_f32(d))
+    bits = np.uint32(_result(d, 0, 0, 0, False))
     return np.uint32(bits & np.uint32(0x80000000) if abs(exact) < _TINY32 else bits)
 
 
 def _flushing() -> dict[str, Ufunc]:
     def add(a: Any, b: Any) -> Any:
         d = _flushed(a) + _flushed(b)
-        return _flush32(d, np.float64(d))
-
-    def sub(a: Any, b: Any) -> Any:
-        d = _flushed(a) - _flushed(b)
         return _flush32(d, np.float64(d))
 
     def mul(a: Any, b: Any) -> Any:
@@ -171,7 +133,7 @@ def _flushing() -> dict[str, Ufunc]:
         exact = odd_add(np.float64(x) * np.float64(y), np.float64(z), RN)
         return _flush32(fused(x, y, z), exact)
 
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
+    return {"add": add, "mul": mul, "fma": fma}
 
 
 # --- f16 and bf16 ------------------------------------------------------------------------------
@@ -202,10 +164,6 @@ def _half(mantissa: int, ftz: bool) -> dict[str, Ufunc]:
         d = _value16(a, mantissa, ftz) + _value16(b, mantissa, ftz)
         return pack16(d, mantissa, ftz)
 
-    def sub(a: Any, b: Any) -> Any:
-        d = _value16(a, mantissa, ftz) - _value16(b, mantissa, ftz)
-        return pack16(d, mantissa, ftz)
-
     def mul(a: Any, b: Any) -> Any:
         x, y = _value16(a, mantissa, ftz), _value16(b, mantissa, ftz)
         d = cut32(np.float64(x) * np.float64(y)) if mantissa == 7 else x * y
@@ -218,7 +176,7 @@ def _half(mantissa: int, ftz: bool) -> dict[str, Ufunc]:
             return pack16(cut32(odd_add(product, np.float64(z), RN)), mantissa, ftz)
         return pack16(jam32(product + np.float64(z)), mantissa, ftz)
 
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
+    return {"add": add, "mul": mul, "fma": fma}
 
 
 # --- f32 in the other modes, and quotients with flushing: through float64 rounded to odd ---------
@@ -233,9 +191,6 @@ def _directed32(mode: int, ftz: bool) -> dict[str, Ufunc]:
     def add(a: Any, b: Any) -> Any:
         return pack32(odd_add(_value32(a, ftz), _value32(b, ftz), mode), mode, ftz)
 
-    def sub(a: Any, b: Any) -> Any:
-        return pack32(odd_add(_value32(a, ftz), -_value32(b, ftz), mode), mode, ftz)
-
     def mul(a: Any, b: Any) -> Any:
         return pack32(_value32(a, ftz) * _value32(b, ftz), mode, ftz)
 
@@ -249,7 +204,7 @@ def _directed32(mode: int, ftz: bool) -> dict[str, Ufunc]:
     def sqrt(a: Any) -> Any:
         return pack32(odd_sqrt(_value32(a, ftz)), mode, ftz)
 
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
+    return {"add": add, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
 
 
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
@@ -274,10 +229,24 @@ def ieee(op: str, type: str, rounding: str, ftz: bool) -> Ufunc:
 
 
 def _kernel(op: str, type: str, mode: int, ftz: bool) -> Callable[..., Any]:
+    """The function of one element."""
+    if op == "sub":
+        return _difference(type, inlined(_kernel("add", type, mode, ftz)))
     if FLOATS[type].bits == 16:
         return _half(FLOATS[type].mantissa, ftz)[op]
     if mode == RN and not ftz:
-        return _native()[op, type]
+        return _native(type == "f64")[op]
     if type == "f64":
         return _directed64(mode)[op]
     return _flushing()[op] if mode == RN and op in _flushing() else _directed32(mode, ftz)[op]
+
+
+def _difference(type: str, add: Callable[..., Any]) -> Callable[..., Any]:
+    """a - b as a + -b; the NaN of a f64 keeps its sign."""
+    word, double = register_dtype(FLOATS[type].bits).type, type == "f64"
+    sign = word(1 << FLOATS[type].sign_shift)
+
+    def sub(a: Any, b: Any) -> Any:
+        return add(a, b if double and is_nan64(b) else word(b ^ sign))
+
+    return sub
