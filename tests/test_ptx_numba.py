@@ -164,6 +164,39 @@ def test_a_finding_has_the_name_of_the_function(tmp_path, capfd):
     assert "OutOfBounds in kernel alone: " in capfd.readouterr().out
 
 
+EXPLORED = """
+import numpy as np
+import tensorcore_dsl as tc
+from numba import cuda
+
+@cuda.jit
+def last(x, pair):
+    cuda.atomic.exch(x, 0, cuda.threadIdx.x)
+    cuda.atomic.exch(pair[0], 0, cuda.threadIdx.x)
+
+kernel, x, y = tc.ptx.from_numba(last), np.zeros(1, np.int32), np.zeros(1, np.int32)
+found = kernel.explore(10)[1, 64](x, (y, 3))
+"""
+
+
+def test_explore():
+    """Arrays in tuples are copied and compared, too."""
+    names: dict[str, Any] = {"__name__": "explored"}
+    exec(EXPLORED, names)
+    found, kernel, x, y = (names[name] for name in ("found", "kernel", "x", "y"))
+    assert [d.argument for d in found.differences] == ["x", "pair[0]"] and x[0] == y[0] == 0
+    kernel.emulator(order=found.order)[1, 64](x, (y, 3))
+    assert x[0] == y[0] == found.differences[0].found
+    assert kernel.explore(3)[1, 1](x, (y, 3)).ok
+
+
+def test_explore_in_a_script_that_is_checked(tmp_path, capfd):
+    """Its launches are not counted one by one, and the exploration's result is the finding."""
+    (script := tmp_path / "script.py").write_text(EXPLORED + "assert not found.ok")
+    assert main(["check", str(script)]) == 1
+    assert "1 launch checked: 1 finding" in capfd.readouterr().out
+
+
 def test_a_launch_without_a_grid():
     with pytest.raises(tc.ArgumentError, match=r"grid and a block: no_barrier\[grid, block\]"):
         tc.ptx.from_numba(no_barrier)(np.zeros(64))

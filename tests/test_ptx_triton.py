@@ -126,6 +126,19 @@ def test_an_access_out_of_bounds_is_at_its_line_of_python() -> None:
     assert "OUTSIDE" in lines[error.value.loc.line - 1]
 
 
+def test_explore() -> None:
+    """The first order lets the last block be the last; another one does not."""
+    out, kernel = np.zeros(1, np.int32), tc.ptx.from_triton(kernels.last_block)
+    found = kernel.explore(20)[4](out)
+    assert [d.argument for d in found.differences] == ["out"] and not out.any()
+    kernel.emulator(order=found.order)[4](out)
+    assert out[0] == found.differences[0].found != 3
+    x = np.arange(300, dtype=np.int32)
+    assert tc.ptx.from_triton(kernels.tuned_add).explore(3)[lambda meta: (-(-300 // meta["BLOCK"]),)](
+        x, x, x * 0, 300
+    )
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(tc.ArgumentError, match="is no kernel of Triton; @triton.jit makes one"):
         tc.ptx.from_triton(len)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,36 @@ def copied(arguments: Sequence[Any]) -> list[Any]:
     return regrouped(
         arguments, [copies.get(id(a), a.copy() if isinstance(a, np.ndarray) else a) for a in every]
     )
+
+
+def arrays_in(name: str, x: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of an argument, which may be a tuple, a struct or a tensor map, with their names."""
+    if isinstance(x, np.ndarray):
+        yield name, x
+    else:
+        for key, item in _items(x):
+            yield from arrays_in(f"{name}[{key}]" if isinstance(x, Mapping | list | tuple) else name, item)
+
+
+def with_arrays(x: Any, arrays: dict[int, np.ndarray]) -> Any:
+    """Replace the arrays of an argument. arrays: the new ones, by the `id` of the old ones."""
+    if isinstance(x, np.ndarray):
+        return arrays[id(x)]
+    items = {key: with_arrays(item, arrays) for key, item in _items(x)}
+    if isinstance(x, tuple | list):
+        return x._make(items.values()) if hasattr(x, "_make") else type(x)(items.values())
+    if isinstance(x, Mapping):
+        return items
+    return replace(x, **items) if items else x
+
+
+def _items(x: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(x, Mapping):
+        yield from x.items()
+    elif isinstance(x, tuple | list):
+        yield from enumerate(x)
+    elif is_dataclass(x) and not isinstance(x, type):
+        yield from ((field.name, getattr(x, field.name)) for field in fields(x) if field.init)
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorcore_dsl.checking.copies import copied
+from tensorcore_dsl.checking.copies import arrays_in, copied, with_arrays
 from tensorcore_dsl.checking.exploration import Difference, Exploration, difference
 from tensorcore_dsl.checking.narration import switch_texts
-from tensorcore_dsl.checking.session import current_session
-from tensorcore_dsl.checking.variations import one_switch, variations
+from tensorcore_dsl.checking.session import Session, current_session, launching_in
+from tensorcore_dsl.checking.variations import check_count, one_switch, variations
 from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
 from tensorcore_dsl.kernel.emulation import Emulator, PreparedLaunch
@@ -24,42 +26,95 @@ from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
 
 
-@dataclass
-class Explorer:
-    """`kernel.explore(n)`: takes a grid and a block, then arguments."""
+def launch_config(name: str, key: LaunchKey) -> Any:
+    """The grid and the block in the brackets of a launch."""
+    return configuration(name, key)[0]
 
-    emulator: Emulator
+
+@dataclass(frozen=True)
+class Explorer:
+    """`kernel.explore(n)`: takes a grid and a block, then arguments.
+
+    search: takes n, the launch's configuration and its arguments. configure: gives the configuration, from
+    a name for messages and what stands in brackets.
+    """
+
+    name: str
     n: int
+    search: Callable[..., Exploration] = field(repr=False)
+    configure: Callable[[str, Any], Any] = field(default=launch_config, repr=False)
 
     @public
-    def __getitem__(self, key: LaunchKey) -> Callable[..., Exploration]:
-        config, _ = configuration(f"{self.emulator.kernel.__name__}.explore", key)
-        return partial(self.run, config)
+    def __getitem__(self, key: Any) -> Callable[..., Exploration]:
+        return partial(self.run, self.configure(f"{self.name}.explore", key))
 
     if not TYPE_CHECKING:  # checkers say it themselves
 
         @public
         def __call__(self, /, *args: Any, **named: Any) -> None:
-            name = self.emulator.kernel.__name__
-            refuse_call(name, f"{name}.explore({self.n})")
+            refuse_call(self.name, f"{self.name}.explore({self.n})")
 
     @public
-    def run(self, config: LaunchConfig, /, *args: Any, **named: Any) -> Exploration:
+    def run(self, config: Any, /, *args: Any, **named: Any) -> Exploration:
         """Emulate the orders, on copies of the arrays."""
-        kernel, args, named = self.emulator.kernel.with_peers(args, named)
+        return self.search(self.n, config, *args, **named)
+
+
+def explorer_of_emulator(emulator: Emulator, n: Any) -> Explorer:
+    """`explore` of a kernel of @tc.kernel."""
+    check_count(n)
+
+    def search(n: int, config: LaunchConfig, /, *args: Any, **named: Any) -> Exploration:
+        kernel, args, named = emulator.kernel.with_peers(args, named)
         runtime, constants = kernel.split(args, named)
-        emulator, session = replace(self.emulator, kernel=kernel), current_session()
+        session = current_session()
+        chosen_emulator = replace(emulator, kernel=kernel)
         if session is not None and session.collect:
-            emulator = replace(emulator, checks=session.checks)
+            chosen_emulator = replace(chosen_emulator, checks=session.checks)
         with on_host(runtime) as arrays:
-            chosen = emulator.compiled(copied(arrays), constants)
+            chosen = chosen_emulator.compiled(copied(arrays), constants)
             if session is not None:
-                session.sees(kernel.__name__, PreparedLaunch(emulator, config, copied(arrays), chosen))
+                session.sees(kernel.__name__, PreparedLaunch(chosen_emulator, config, copied(arrays), chosen))
 
             def launch(arrays: Sequence[Any], order: Order | None) -> None:
-                replace(emulator, order=order).launch(config, arrays, chosen)
+                replace(chosen_emulator, order=order).launch(config, arrays, chosen)
 
-            return Search(kernel.__name__, kernel.runtime_names, launch, arrays).explore(self.n).noted()
+            return Search(kernel.__name__, kernel.runtime_names, launch, arrays).explore(n).noted()
+
+    return Explorer(emulator.kernel.__name__, index(n), search)
+
+
+def explorer_of_launch(
+    name: str,
+    names: Sequence[str],
+    launch: Callable[[Any, Sequence[Any], Order | None], Any],
+    n: Any,
+    configure: Callable[[str, Any], Any] = launch_config,
+) -> Explorer:
+    """`explore` of a kernel of another compiler.
+
+    names: of its arguments. launch: takes a configuration, arguments and an order of threads, and launches
+    in the current session.
+    """
+    check_count(n)
+
+    def search(n: int, config: Any, /, *args: Any) -> Exploration:
+        with on_host([x if hasattr(x, "data_ptr") else None for x in args]) as tensors:
+            arguments = [x if tensor is None else tensor for x, tensor in zip(args, tensors, strict=True)]
+            pairs = zip_longest(names, arguments, fillvalue="")
+            arrays = [pair for of, x in pairs for pair in arrays_in(of, x)]
+
+            def attempt(copies: Sequence[Any], order: Order | None) -> None:
+                by_id = {id(x): copy for (_, x), copy in zip(arrays, copies, strict=True)}
+                # The orders' findings belong to the exploration, not to a session that checks a script.
+                inner = launching_in(Session(collect=False), None) if current_session() else nullcontext()
+                with inner:
+                    launch(config, [with_arrays(x, by_id) for x in arguments], order)
+
+            every = [x for _, x in arrays]
+            return Search(name, [of for of, _ in arrays], attempt, every).explore(n).noted()
+
+    return Explorer(name, index(n), search, configure)
 
 
 @dataclass

@@ -6,14 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.checking.check import Check
-from tensorcore_dsl.checking.explorer import Explorer
-from tensorcore_dsl.checking.variations import check_count
+from tensorcore_dsl.checking.explorer import Explorer, explorer_of_emulator
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.export.write import write_kernel
 from tensorcore_dsl.interpreter.debugging.trace import Traced
@@ -268,8 +266,7 @@ class Kernel(CompiledKernel):
         ArgumentError
             Another number of orders.
         """
-        check_count(n)
-        return Explorer(Emulator(self, arch, checks), index(n))
+        return explorer_of_emulator(Emulator(self, arch, checks), n)
 
     @public
     def export(  # noqa: PLR0913

@@ -13,10 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.arch import ARCHS
-from tensorcore_dsl.checking.exploration import Exploration
-from tensorcore_dsl.checking.explorer import Search
+from tensorcore_dsl.checking.explorer import Explorer, explorer_of_launch
 from tensorcore_dsl.checking.session import current_session
-from tensorcore_dsl.checking.variations import check_count
 from tensorcore_dsl.dtypes import DType, named
 from tensorcore_dsl.errors import (
     ArchError,
@@ -30,7 +28,7 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
-from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
 from tensorcore_dsl.ir.nodes import Kernel, Op
 from tensorcore_dsl.isa.advice import translated
 from tensorcore_dsl.ptx import syntax, system_library
@@ -235,8 +233,10 @@ class PtxKernel:
         return programs[self.ir.name]
 
     @public
-    def emulator(self, arch: str | None = None, *, checks: bool = True) -> PtxKernel:
-        """Return the kernel for another architecture, or with fewer checks.
+    def emulator(
+        self, arch: str | None = None, *, checks: bool = True, order: Order | str | None = None
+    ) -> PtxKernel:
+        """Return the kernel for another architecture, with fewer checks, or with another order of threads.
 
         Parameters
         ----------
@@ -244,16 +244,18 @@ class PtxKernel:
             Such as "sm_90a". The default is the target of the file.
         checks : bool
             Whether to check for races and all other errors. False checks only bounds.
+        order : int or str, optional
+            A seed, or a schedule as `explore` prints it.
 
         Returns
         -------
         PtxKernel
             The kernel to launch.
         """
-        return replace(self, arch=arch or self.arch, checks=checks)
+        return replace(self, arch=arch or self.arch, checks=checks, order=order_of(order))
 
     @public
-    def explore(self, n: int = 100) -> PtxExplorer:
+    def explore(self, n: int = 100) -> Explorer:
         """`kernel.explore(n)[grid, block](*arguments)` emulates n orders of threads.
 
         It runs on copies of the arrays, compares their bits with those of the first order, and
@@ -266,7 +268,7 @@ class PtxKernel:
 
         Returns
         -------
-        PtxExplorer
+        Explorer
             Its launches return an Exploration.
 
         Raises
@@ -274,8 +276,11 @@ class PtxKernel:
         ArgumentError
             Another number of orders.
         """
-        check_count(n)
-        return PtxExplorer(self, n)
+
+        def launch(config: LaunchConfig, arguments: Sequence[Any], order: Order | None) -> None:
+            replace(self, order=order)._run(config, *arguments)
+
+        return explorer_of_launch(self.name, [p.name for p in self.function.params], launch, n)
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
@@ -380,26 +385,6 @@ class PtxKernel:
             launch = partial(_told, launch, self.ir.foreign)
             with system_library.full_heap_told(self.name, self.module._memory):
                 return session.run(self.name, launch) if session else launch()
-
-
-@dataclass(frozen=True)
-class PtxExplorer:
-    """`kernel.explore(n)` of a kernel in PTX: takes a grid and a block, then arguments."""
-
-    kernel: PtxKernel
-    n: int
-
-    @public
-    def __getitem__(self, key: LaunchKey) -> Callable[..., Exploration]:
-        config, _ = configuration(f"{self.kernel.name}.explore", key)
-        return partial(self._run, config)
-
-    def _run(self, config: LaunchConfig, *arguments: Any) -> Exploration:
-        def attempt(arrays: Sequence[Any], order: Order | None) -> None:
-            replace(self.kernel, order=order)._run(config, *arrays)
-
-        names = [param.name for param in self.kernel.function.params]
-        return Search(self.kernel.name, names, attempt, arguments).explore(self.n).noted()
 
 
 def _told(launch: Callable[[], Report], language: str) -> Report:

@@ -33,6 +33,7 @@ from tensorcore_dsl.errors import ArgumentError, LaunchError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.core.residency import limits, multiprocessors
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer, allocation_of, base_of
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.ptx.cuda_kernels import ptx_of
 from tensorcore_dsl.ptx.module import Module, PtxKernel, linked
 
@@ -159,6 +160,7 @@ class Driver:
         self.arch, self.checks = arch_of(arch), checks
         self.bridge = numba_cuda("numba.cuda.cudadrv.driver")
         self.binding = self.bridge.binding
+        self.order: Order | None = None
         self.reports: list[Report] = []
         self.arrays: list[np.ndarray] = []
         self.host: dict[int, np.ndarray] = {}
@@ -405,7 +407,7 @@ class Driver:
         ptx: PtxKernel = kernel.handle
         values = [self.value(x, p.type) for x, p in zip(arguments, ptx.function.params, strict=True)]
         name, arrays = vars(self.contexts).pop("named", (ptx.name, ()))
-        launch = replace(ptx, name=name, checks=self.checks).configured(
+        launch = replace(ptx, name=name, checks=self.checks, order=self.order).configured(
             config.grid,
             config.block,
             shared_bytes=config.shmem_size if ptx.ir.dynamic else 0,

@@ -19,9 +19,11 @@ from unittest import mock
 import numpy as np
 
 from tensorcore_dsl.arch import arch as arch_of
+from tensorcore_dsl.checking.explorer import Explorer, explorer_of_launch
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalPointer
+from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
 from tensorcore_dsl.ptx.module import PtxKernel, load
 from tensorcore_dsl.ptx.tensor_maps import SWIZZLES, TensorMap, tensor_map
 from tensorcore_dsl.runtime.host_arrays import on_host
@@ -82,6 +84,11 @@ def _name(kernel: Any) -> str:
     return str(kernel.__name__)
 
 
+def _axes(grid: Any) -> Any:
+    """Return a grid as a tuple, or as Triton's function of the constants."""
+    return (grid,) if isinstance(grid, int) else grid
+
+
 @dataclass(frozen=True)
 class TritonKernel:
     """A kernel of Triton; `kernel[grid](*arguments)` runs it on the CPU, with all checks.
@@ -98,6 +105,8 @@ class TritonKernel:
         Options of Triton's compiler.
     checks : bool
         Whether races and all other errors are checked; otherwise only bounds are.
+    order : Schedule or int, optional
+        The order of threads. None: the default order.
     """
 
     function: Any
@@ -105,33 +114,65 @@ class TritonKernel:
     constants: dict[str, Any]
     options: dict[str, Any]
     checks: bool = True
+    order: Order | None = None
 
     @public
-    def emulator(self, *, checks: bool = True) -> TritonKernel:
-        """Return the kernel with other checks.
+    def emulator(self, *, checks: bool = True, order: Order | str | None = None) -> TritonKernel:
+        """Return the kernel with other checks, or with another order of threads.
 
         Parameters
         ----------
         checks : bool
             Whether to check for races and all other errors. False checks only bounds.
+        order : int or str, optional
+            A seed, or a schedule as `explore` prints it.
 
         Returns
         -------
         TritonKernel
             The kernel to launch.
         """
-        return replace(self, checks=checks)
+        return replace(self, checks=checks, order=order_of(order))
+
+    @public
+    def explore(self, n: int = 100) -> Explorer:
+        """`kernel.explore(n)[grid](*arguments)` emulates n orders of threads.
+
+        It runs on copies of the arrays, compares their bits with those of the first order, and
+        stops at the first error or difference.
+
+        Parameters
+        ----------
+        n : int
+            How many orders, 1 or more.
+
+        Returns
+        -------
+        Explorer
+            Its launches return an Exploration.
+
+        Raises
+        ------
+        ArgumentError
+            Another number of orders.
+        """
+        names = [name for name in self.function.arg_names if name not in self.constants]
+
+        def launch(grid: Any, arguments: Sequence[Any], order: Order | None) -> None:
+            replace(self, order=order)._run(grid, *arguments)
+
+        return explorer_of_launch(_name(self.function), names, launch, n, lambda name, grid: _axes(grid))
 
     @public
     def __getitem__(self, grid: Any) -> Callable[..., Report]:
-        return functools.partial(self._run, (grid,) if isinstance(grid, int) else grid)
+        return functools.partial(self._run, _axes(grid))
 
     @public
     def __call__(self, *arguments: Any) -> NoReturn:
         raise ArgumentError(f"kernel {_name(self.function)} is launched with a grid: kernel[(blocks,)](...)")
 
     def _run(self, grid: Any, *arguments: Any) -> Report:
-        with triton_on_cpu(self.arch, checks=self.checks) as reports:
+        with _installed(_Driver(self.arch, self.checks, self.order)) as reports:
             self._call(grid, False, arguments)
         return reports[-1]
 
@@ -218,11 +259,18 @@ def triton_on_cpu(arch: str = "sm_80", *, checks: bool = True) -> Iterator[list[
     >>> with tc.ptx.triton_on_cpu("sm_90a") as reports:                            # doctest: +SKIP
     ...     add[(4,)](x, y, out, 500, BLOCK=128)
     """
+    with _installed(_Driver(arch, checks)) as reports:
+        yield reports
+
+
+@contextmanager
+def _installed(emulated: _Driver) -> Iterator[list[Report]]:
+    """Let Triton launch through a driver inside the `with` block."""
     backends: Any = import_module("triton.backends").backends  # type: ignore[attr-defined]
     driver: Any = import_module("triton.runtime.driver").driver  # type: ignore[attr-defined]
     tuner: Any = import_module("triton.runtime.autotuner").Autotuner  # type: ignore[attr-defined]
     pruned = tuner.prune_configs
-    emulated, before = _Driver(arch, checks), driver._active
+    before = driver._active
     backend = replace(backends["nvidia"], compiler=_backend(backends["nvidia"].compiler))
     with (
         mock.patch.dict(backends, nvidia=backend),
@@ -266,8 +314,8 @@ def _loaded(text: str | bytes, arch: str) -> PtxKernel:
 class _Driver:
     """Triton's driver interface. Each architecture is a device, because Triton caches kernels by device."""
 
-    def __init__(self, arch: str, checks: bool) -> None:
-        self.arch, self.checks = arch_of(arch), checks
+    def __init__(self, arch: str, checks: bool, order: Order | None = None) -> None:
+        self.arch, self.checks, self.order = arch_of(arch), checks, order
         self.reports: list[Report] = []
         self.utils = self
         self.launcher_cls = functools.partial(_Launcher, self)
@@ -345,19 +393,19 @@ class _Launcher:
         self.signature = tuple(source.signature.values())
 
     def __call__(self, x: int, y: int, z: int, stream: Any, kernel: PtxKernel, *rest: Any) -> None:
-        facts, checks = self.metadata, self.driver.checks
+        facts, driver = self.metadata, self.driver
         maps = iter(getattr(facts, "tensordesc_meta", None) or ())
         arguments = [a for pair in zip(self.signature, rest[4:], strict=True) for a in _flat(*pair, maps)]
         scratch = facts.global_scratch_size * x * y * z * facts.num_ctas
         arguments += [np.zeros(scratch, np.uint8)] if scratch else []
         arguments += [0] * (len(kernel.function.params) - len(arguments))
-        launch = kernel.emulator(checks=checks).configured(
+        launch = kernel.emulator(checks=driver.checks, order=driver.order).configured(
             (x * facts.num_ctas, y, z),
             32 * facts.num_warps,
             shared_bytes=facts.shared,
             cluster=facts.num_ctas if facts.num_ctas > 1 else None,
         )
-        self.driver.reports.append(launch(*arguments, memory=[*self.driver.memory.values()]))
+        driver.reports.append(launch(*arguments, memory=[*driver.memory.values()]))
 
 
 def _flat(kind: Any, value: Any, maps: Iterator[Any]) -> Iterator[Any]:
