@@ -10,7 +10,7 @@ import pytest
 from tests.planted import CLASSES
 from tests.planted.harness import error, race
 
-CASES = [(kind, case) for kind in CLASSES for case in import_module(f"tests.planted.{kind}").CASES]
+CASES = [(kind, case) for kind in CLASSES for case in import_module(f"tests.planted.{kind}").planted]
 # Mistakes of one kernel share a twin.
 TWINS = {(case.twin or case.kernel, case.make): (kind, case) for kind, case in CASES}.values()
 LIMIT = 60  # seconds; a case takes up to 3, and the first one of a process may compile loops

@@ -10,7 +10,9 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race
-from tests.planted.harness import mapped, race, variants
+from tests.planted.harness import Planted, mapped, race
+
+planted = Planted(Race)
 
 
 def load(semantics, pointer):
@@ -30,8 +32,8 @@ def wait_until(semantics, pointer, value):
 # -- barriers -----------------------------------------------------------------------------------
 
 
-@tc.kernel
-def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, mapped(64, lambda x: x[::-1]), race("tile[t] =", "out[t] ="))
+def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Who arrives without waiting is not ordered behind those that wait."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -46,8 +48,8 @@ def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = tile[63 - t]
 
 
-@tc.kernel
-def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[:1]), race("tile[0] =", "out[0] ="))
+def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lanes 0 and 1 synchronise, then 1 and 2; the mistake has the two in the other order."""
     tile = tc.shared(4, tc.s32)
     lane = tc.lane_id()
@@ -65,8 +67,8 @@ def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[0] = tile[0]
 
 
-@tc.kernel
-def barrier_of_others(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 128, mapped(128, lambda x: x[:32]), race("tile[t] =", "out[tc.lane_id()] #1"))
+def barrier_of_others(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Four warps; 0 and 1 meet, 2 and 3 meet, then 1 and 2. Warp 3 may not read warp 0's data."""
     tile = tc.shared(128, tc.s32)
     t, warp = tc.threadIdx.x, tc.warp_id()
@@ -82,11 +84,27 @@ def barrier_of_others(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[tc.lane_id()] = tile[tc.lane_id()]
 
 
+def relayed(draw):
+    x = draw.integers(1, 1000, 64).astype(np.int32)
+    arrays = {"x": x, "out": np.zeros_like(x), "data": np.zeros_like(x), "flags": np.zeros(4, np.int32)}
+    return arrays, {"out": 3 * x[np.arange(64) ^ 32]}
+
+
 # -- flags, atomics and fences ------------------------------------------------------------------
 
 
-@tc.kernel
-def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+@planted(
+    3,
+    64,
+    relayed,
+    {
+        "relaxed load": race("data[t] =", "out[t] ="),
+        "relaxed store": race("data[t] =", "out[t] ="),
+        "load of cta scope": race('store(".release.gpu"', "wait_until({"),
+        "no barrier between": race("data[t] =", "out[t] ="),
+    },
+)
+def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """Block 0 to block 1 to block 2. In block 1."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
@@ -115,15 +133,9 @@ def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
         out[t] = data[t ^ 32]
 
 
-def relayed(draw):
-    x = draw.integers(1, 1000, 64).astype(np.int32)
-    arrays = {"x": x, "out": np.zeros_like(x), "data": np.zeros_like(x), "flags": np.zeros(4, np.int32)}
-    return arrays, {"out": 3 * x[np.arange(64) ^ 32]}
-
-
-@tc.kernel
+@planted(3, 64, relayed, race("data[t] =", "out[t] ="))
 def atomics_continue_a_release(
-    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""
+    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const
 ):
     """Block 1 adds to the flag that block 0 has released, by a relaxed atomic: whoever acquires
     the sum is behind block 0, too. A store in its place ends that."""
@@ -145,8 +157,16 @@ def atomics_continue_a_release(
         out[t] = data[t ^ 32]
 
 
-@tc.kernel
-def last_warp_adds(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+    {
+        "relaxed count": race("rows[warp, lane]", "out[lane]"),
+        "no syncwarp": race("rows[warp, lane]", "out[lane]"),
+    },
+)
+def last_warp_adds(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each warp leaves a row; the last one to count adds them."""
     rows, count = tc.shared((4, 32), tc.s32), tc.shared(1, tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
@@ -169,8 +189,19 @@ def last_warp_adds(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
 
 
-@tc.kernel
-def fences_around_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+_reverse32 = mapped(32, lambda x: x[::-1])
+
+
+@planted(
+    1,
+    64,
+    _reverse32,
+    dict.fromkeys(
+        ("fence before the data", "fence before the last look", "fence behind the access"),
+        race("data[lane]", "out[lane]"),
+    ),
+)
+def fences_around_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Relaxed accesses between fences."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.s32)
     lane = tc.lane_id()
@@ -195,8 +226,24 @@ def fences_around_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             tc.emit("fence.acq_rel.cta")
 
 
-@tc.kernel
-def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+def mailed(draw):
+    x = draw.integers(1, 1000, 32).astype(np.int32)
+    arrays = {
+        "x": x,
+        "out": np.zeros_like(x),
+        "data": np.zeros((3, 32), np.int32),
+        "flags": np.zeros(1, np.int32),
+    }
+    return arrays, {"out": x[::-1].copy()}
+
+
+@planted(
+    2,
+    32,
+    mailed,
+    {"put relaxed": race("data[row, t]", "out[t] ="), "taken relaxed": race("data[row, t]", "out[t] =")},
+)
+def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """The number of a filled row goes through an exchange."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
@@ -224,19 +271,8 @@ def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake
         out[t] = data[got[0], 31 - t]
 
 
-def mailed(draw):
-    x = draw.integers(1, 1000, 32).astype(np.int32)
-    arrays = {
-        "x": x,
-        "out": np.zeros_like(x),
-        "data": np.zeros((3, 32), np.int32),
-        "flags": np.zeros(1, np.int32),
-    }
-    return arrays, {"out": x[::-1].copy()}
-
-
-@tc.kernel
-def one_lane_waits(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, _reverse32, race("data[lane]", "out[lane]"))
+def one_lane_waits(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lane 0 of the reader acquires the flag for its warp. The mistake lacks the syncwarp behind."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.s32)
     lane = tc.lane_id()
@@ -256,8 +292,19 @@ def one_lane_waits(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = data[31 - lane]
 
 
-@tc.kernel
-def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+def recorded(draw):
+    x = draw.integers(1, 1000, 1).astype(np.int32)
+    arrays = {
+        "x": x,
+        "out": np.zeros(1, np.int32),
+        "data": np.zeros(2, np.int32),
+        "flags": np.zeros(2, np.int32),
+    }
+    return arrays, {"out": x.copy()}
+
+
+@planted(2, 32, recorded, race("store(kind, data.at(0), x[0])", "low = load"))
+def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """A sequence lock: readers may see a record in the making, and try again. The record must
     then be accessed by relaxed loads and stores; plain ones race."""
     kind = "" if mistake else ".relaxed.gpu"
@@ -280,95 +327,3 @@ def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
             going = (version != 2) | (load(".relaxed.gpu", flags.at(0)) != version)
             if not going:
                 out[0] = high - low
-
-
-def recorded(draw):
-    x = draw.integers(1, 1000, 1).astype(np.int32)
-    arrays = {
-        "x": x,
-        "out": np.zeros(1, np.int32),
-        "data": np.zeros(2, np.int32),
-        "flags": np.zeros(2, np.int32),
-    }
-    return arrays, {"out": x.copy()}
-
-
-_reverse32 = mapped(32, lambda x: x[::-1])
-
-CASES = [
-    *variants(
-        arrival_orders_one_way,
-        1,
-        64,
-        mapped(64, lambda x: x[::-1]),
-        Race,
-        reports=race("tile[t] =", "out[t] ="),
-    ),
-    *variants(
-        masks_in_a_chain, 1, 32, mapped(32, lambda x: x[:1]), Race, reports=race("tile[0] =", "out[0] =")
-    ),
-    *variants(
-        barrier_of_others,
-        1,
-        128,
-        mapped(128, lambda x: x[:32]),
-        Race,
-        reports=race("tile[t] =", "out[tc.lane_id()] #1"),
-    ),
-    *variants(
-        relay_of_flags,
-        3,
-        64,
-        relayed,
-        Race,
-        reports={
-            "relaxed load": race("data[t] =", "out[t] ="),
-            "relaxed store": race("data[t] =", "out[t] ="),
-            "load of cta scope": race('store(".release.gpu"', "wait_until({"),
-            "no barrier between": race("data[t] =", "out[t] ="),
-        },
-    ),
-    *variants(atomics_continue_a_release, 3, 64, relayed, Race, reports=race("data[t] =", "out[t] =")),
-    *variants(
-        last_warp_adds,
-        1,
-        128,
-        mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
-        Race,
-        reports={
-            "relaxed count": race("rows[warp, lane]", "out[lane]"),
-            "no syncwarp": race("rows[warp, lane]", "out[lane]"),
-        },
-    ),
-    *variants(
-        fences_around_atomics,
-        1,
-        64,
-        _reverse32,
-        Race,
-        reports=dict.fromkeys(
-            ("fence before the data", "fence before the last look", "fence behind the access"),
-            race("data[lane]", "out[lane]"),
-        ),
-    ),
-    *variants(
-        mailbox,
-        2,
-        32,
-        mailed,
-        Race,
-        reports={
-            "put relaxed": race("data[row, t]", "out[t] ="),
-            "taken relaxed": race("data[row, t]", "out[t] ="),
-        },
-    ),
-    *variants(one_lane_waits, 1, 64, _reverse32, Race, reports=race("data[lane]", "out[lane]")),
-    *variants(
-        versions_of_a_record,
-        2,
-        32,
-        recorded,
-        Race,
-        reports=race("store(kind, data.at(0), x[0])", "low = load"),
-    ),
-]

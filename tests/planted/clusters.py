@@ -5,14 +5,47 @@ from __future__ import annotations
 import numpy as np
 
 import tensorcore_dsl as tc
-from tests.planted.harness import Arguments, error, race, variants
+from tests.planted.harness import Arguments, Planted, error, race
+
+planted = Planted()
 
 ARRIVE = "mbarrier.arrive.release.cluster.shared::cluster.b64"
 COPY = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
 
 
-@tc.kernel
-def exchange(x: tc.Array, out: tc.Array, shift: tc.s32, mistake: tc.Const = ""):
+def neighbours(draw: np.random.Generator) -> Arguments:
+    x = draw.integers(-99, 99, (4, 64)).astype(np.int32)
+    back = x[:, ::-1]
+    expected = back + np.roll(back, -1, axis=0)
+    return {"x": x, "out": np.zeros((4, 64), np.int32), "shift": 1}, {"out": expected}
+
+
+@planted(
+    4,
+    64,
+    neighbours,
+    {
+        "no meeting before the loads": error("value ="),
+        "a barrier of the CTA alone": error("value ="),
+        "arrived without waiting": error("value ="),
+        "relaxed arrival": race("tile[63 - t] = x", "value ="),
+        "stored behind the arrival": race("tile[63 - t] = x", "value ="),
+        "loaded before the wait": error("out[tc.blockIdx.x, t] = peer[t] #1"),
+        "waited without arriving": error("tc.cluster_wait #1"),
+        "arrived twice": error("tc.cluster_arrive #4"),
+        "arrival of half the warps": error("value ="),
+        "arrival of half the lanes": error("value ="),
+        "overwritten while peers load": race("tile[63 - t] = 0", "value ="),
+        "ends behind its arrival": error("value ="),
+        "a rank that does not exist": error("value ="),
+        "may have ended": error("value ="),
+        "met before the last load": error("peer[t] + tile[t] #2"),
+        "last arrival before the last load": error("peer[t] + tile[t] #1"),
+        "stores to a peer at the end": error("peer[t] ="),
+        "adds to a peer at the end": error("tc.reduce"),
+    },
+)
+def exchange(x: tc.Array, out: tc.Array, shift: tc.s32, mistake: tc.Const):
     """Each of four CTAs adds up what it and the CTA after it hold."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -76,30 +109,28 @@ def exchange(x: tc.Array, out: tc.Array, shift: tc.s32, mistake: tc.Const = ""):
         tc.reduce("add", peer.at(t), 1)
 
 
-EXCHANGE = {
-    "no meeting before the loads": error("value ="),
-    "a barrier of the CTA alone": error("value ="),
-    "arrived without waiting": error("value ="),
-    "relaxed arrival": race("tile[63 - t] = x", "value ="),
-    "stored behind the arrival": race("tile[63 - t] = x", "value ="),
-    "loaded before the wait": error("out[tc.blockIdx.x, t] = peer[t] #1"),
-    "waited without arriving": error("tc.cluster_wait #1"),
-    "arrived twice": error("tc.cluster_arrive #4"),
-    "arrival of half the warps": error("value ="),
-    "arrival of half the lanes": error("value ="),
-    "overwritten while peers load": race("tile[63 - t] = 0", "value ="),
-    "ends behind its arrival": error("value ="),
-    "a rank that does not exist": error("value ="),
-    "may have ended": error("value ="),
-    "met before the last load": error("peer[t] + tile[t] #2"),
-    "last arrival before the last load": error("peer[t] + tile[t] #1"),
-    "stores to a peer at the end": error("peer[t] ="),
-    "adds to a peer at the end": error("tc.reduce"),
-}
+def ring_of_numbers(draw: np.random.Generator) -> Arguments:
+    ranks = (np.arange(4) - 5) % 4
+    out = 100 * ranks[:, None] + np.arange(64) + 5
+    return {"out": np.zeros((4, 64), np.uint32)}, {"out": out.astype(np.uint32)}
 
 
-@tc.kernel
-def pushed(out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    4,
+    64,
+    ring_of_numbers,
+    {
+        "stored before the peer has started": error("following[slot, t]"),
+        "two CTAs store to one inbox": race("inbox.remote((rank + 1) % 4 & 2)"),
+        "lanes store to one word": race("following[slot, t & 62]"),
+        "one slot": race("following[slot, t]", "value = inbox"),
+        "met in every other turn": race("following[slot, t]", "value = inbox"),
+        "read back by a neighbour": race("following[slot, t]", "following[slot, (t + 32) % 64]"),
+        "read back by a neighbour lane": race("following[slot, t]", "following[slot, t ^ 1]"),
+        "atomics beside a store": race("following[slot, t]", "tc.reduce"),
+    },
+)
+def pushed(out: tc.Array, mistake: tc.Const):
     """CTAs in a ring hand numbers on: each stores to a slot of the next one, which then reads it."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -134,20 +165,29 @@ def pushed(out: tc.Array, mistake: tc.Const = ""):
     tc.cluster_sync()
 
 
-PUSHED = {
-    "stored before the peer has started": error("following[slot, t]"),
-    "two CTAs store to one inbox": race("inbox.remote((rank + 1) % 4 & 2)"),
-    "lanes store to one word": race("following[slot, t & 62]"),
-    "one slot": race("following[slot, t]", "value = inbox"),
-    "met in every other turn": race("following[slot, t]", "value = inbox"),
-    "read back by a neighbour": race("following[slot, t]", "following[slot, (t + 32) % 64]"),
-    "read back by a neighbour lane": race("following[slot, t]", "following[slot, t ^ 1]"),
-    "atomics beside a store": race("following[slot, t]", "tc.reduce"),
-}
+def four_lines(draw: np.random.Generator) -> Arguments:
+    out = 4 * (31 - np.arange(32, dtype=np.int32)) + 6
+    return {"out": np.zeros(32, np.int32)}, {"out": out}
 
 
-@tc.kernel
-def handed_over(out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    32,
+    four_lines,
+    {
+        "count of one too many": error("empty.wait"),
+        "init fence missing": error("tc.emit(ARRIVE, full #2"),
+        "no meeting behind the initialisation": error("tile.remote"),
+        "arrives at its own CTA": error("empty.wait"),
+        "arrives before the store": race("tile.remote", "total +="),
+        "not waited for": race("tile.remote", "total +="),
+        "released before the load": race("tile.remote", "total +="),
+        "even lanes arrive for all": race("tile.remote", "total +="),
+        "arrives at rank 2": error("tc.emit(ARRIVE, full #2"),
+        "may have ended": error("tc.emit(ARRIVE, empty #2"),
+    },
+)
+def handed_over(out: tc.Array, mistake: tc.Const):
     """CTA 0 stores lines to CTA 1 and arrives there; CTA 1 reads them and frees the slot."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -198,22 +238,30 @@ def handed_over(out: tc.Array, mistake: tc.Const = ""):
         tc.cluster_sync()
 
 
-HANDED_OVER = {
-    "count of one too many": error("empty.wait"),
-    "init fence missing": error("tc.emit(ARRIVE, full #2"),
-    "no meeting behind the initialisation": error("tile.remote"),
-    "arrives at its own CTA": error("empty.wait"),
-    "arrives before the store": race("tile.remote", "total +="),
-    "not waited for": race("tile.remote", "total +="),
-    "released before the load": race("tile.remote", "total +="),
-    "even lanes arrive for all": race("tile.remote", "total +="),
-    "arrives at rank 2": error("tc.emit(ARRIVE, full #2"),
-    "may have ended": error("tc.emit(ARRIVE, empty #2"),
-}
+def fives(draw: np.random.Generator) -> Arguments:
+    out = 5 * (31 - np.arange(32, dtype=np.int32))
+    return {"out": np.zeros(32, np.int32)}, {"out": out}
 
 
-@tc.kernel
-def flagged(out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    32,
+    fives,
+    {
+        "raised before the store": race("tile.remote", "out[t] ="),
+        "relaxed flag": race("tile.remote", "out[t] ="),
+        "flag of the CTA alone": race('tc.emit("red.release.cta.shared::cluster.add.u32"', "while tc.emit"),
+        "plain flag": race('tc.emit("st.shared::cluster.b32"', "while tc.emit"),
+        "relaxed polling": race("tile.remote", "out[t] ="),
+        "polled at the scope of the CTA": race(
+            'tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1) #2', "while tc.emit"
+        ),
+        "volatile polling": race("tile.remote", "out[t] ="),
+        "raised by lane 0 for all": race("tile.remote", "out[t] ="),
+        "flag not set to zero": error('tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1) #2'),
+    },
+)
+def flagged(out: tc.Array, mistake: tc.Const):
     """CTA 0 stores a line to CTA 1 and raises a flag there, which CTA 1 polls."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -251,23 +299,23 @@ def flagged(out: tc.Array, mistake: tc.Const = ""):
     tc.cluster_sync()
 
 
-FLAGGED = {
-    "raised before the store": race("tile.remote", "out[t] ="),
-    "relaxed flag": race("tile.remote", "out[t] ="),
-    "flag of the CTA alone": race('tc.emit("red.release.cta.shared::cluster.add.u32"', "while tc.emit"),
-    "plain flag": race('tc.emit("st.shared::cluster.b32"', "while tc.emit"),
-    "relaxed polling": race("tile.remote", "out[t] ="),
-    "polled at the scope of the CTA": race(
-        'tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1) #2', "while tc.emit"
-    ),
-    "volatile polling": race("tile.remote", "out[t] ="),
-    "raised by lane 0 for all": race("tile.remote", "out[t] ="),
-    "flag not set to zero": error('tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1) #2'),
-}
+def count(draw: np.random.Generator) -> Arguments:
+    return {"out": np.zeros((4, 64), np.uint32)}, {"out": np.full((4, 64), 256, np.uint32)}
 
 
-@tc.kernel
-def counted(out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    4,
+    64,
+    count,
+    {
+        "set to zero too late": race("word[0] = #2", "tc.reduce", error="tc.reduce"),
+        "a sum without atomics": race("place.store"),
+        "one CTA adds without atomics": race("place.store", "tc.reduce"),
+        "read before the others have met": race("tc.reduce", "out[rank, t] = place.load"),
+        "read by its owner at once": race("tc.reduce", "out[rank, t] = word"),
+    },
+)
+def counted(out: tc.Array, mistake: tc.Const):
     """All threads of the cluster count in a word of CTA 0."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -296,17 +344,36 @@ def counted(out: tc.Array, mistake: tc.Const = ""):
     tc.cluster_sync()
 
 
-COUNTED = {
-    "set to zero too late": race("word[0] = #2", "tc.reduce", error="tc.reduce"),
-    "a sum without atomics": race("place.store"),
-    "one CTA adds without atomics": race("place.store", "tc.reduce"),
-    "read before the others have met": race("tc.reduce", "out[rank, t] = place.load"),
-    "read by its owner at once": race("tc.reduce", "out[rank, t] = word"),
-}
+def sums(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
+    total = a.sum(axis=0)
+    line = (total[:32] + total[:31:-1]).astype(np.int32)
+    return {"a": a, "out": np.zeros((2, 2, 32), np.int32)}, {"out": np.tile(line, (2, 2, 1))}
 
 
-@tc.kernel
-def multicast(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    96,
+    sums,
+    {
+        "empty counts five": error("empty[slot].wait"),
+        "mask of the peer": error("empty[slot].wait"),
+        "mask of itself": error("empty[slot].wait"),
+        "expects too many bytes": error("empty[slot].wait"),
+        "expects its own half": error("tc.tma_load"),
+        "no wait for the slot": error("full[slot].arrive_expect_tx"),
+        "no meeting behind the initialisation": error("tc.tma_load"),
+        "released between the loads": race("tc.tma_load", "other +="),
+        "no syncwarp before the release": race("tc.tma_load", "total += tile"),
+        "read behind the release": race("tc.tma_load", "total += 0"),
+        "mask of three": error("tc.tma_load"),
+        "no meeting at the end": error("release(empty #2"),
+        "no wait for the tile": error("total += tile"),
+        "released at rank 2": error("empty[slot].remote"),
+        "loads not fenced before the release": error("tc.tma_load"),
+    },
+)
+def multicast(a: tc.Array, out: tc.Array, mistake: tc.Const):
     """Two CTAs load half a line each, into both; two warps of each add them up, and release both."""
     tc.launch_bounds(96)
     tc.cluster_size(2)
@@ -377,27 +444,38 @@ def release(empty, pred):
     empty.remote(tc.lane_id() % 2).arrive(pred=pred)
 
 
-MULTICAST = {
-    "empty counts five": error("empty[slot].wait"),
-    "mask of the peer": error("empty[slot].wait"),
-    "mask of itself": error("empty[slot].wait"),
-    "expects too many bytes": error("empty[slot].wait"),
-    "expects its own half": error("tc.tma_load"),
-    "no wait for the slot": error("full[slot].arrive_expect_tx"),
-    "no meeting behind the initialisation": error("tc.tma_load"),
-    "released between the loads": race("tc.tma_load", "other +="),
-    "no syncwarp before the release": race("tc.tma_load", "total += tile"),
-    "read behind the release": race("tc.tma_load", "total += 0"),
-    "mask of three": error("tc.tma_load"),
-    "no meeting at the end": error("release(empty #2"),
-    "no wait for the tile": error("total += tile"),
-    "released at rank 2": error("empty[slot].remote"),
-    "loads not fenced before the release": error("tc.tma_load"),
-}
+def rolled(draw: np.random.Generator) -> Arguments:
+    x = draw.integers(-99, 99, (4, 64)).astype(np.int32)
+    expected = np.roll(2 * x[:, ::-1] + 1, 1, axis=0)
+    return {"x": x, "out": np.zeros((4, 64), np.int32)}, {"out": expected}
 
 
-@tc.kernel
-def copied(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    4,
+    64,
+    rolled,
+    {
+        "no fence": error("tc.bulk_copy(inbox.remote(to)"),
+        "fence by one thread": error("tc.bulk_copy(inbox.remote(to)"),
+        "no barrier": race("line[63 - t] = x", "tc.bulk_copy(inbox.remote(to)"),
+        "source overwritten": error("line[63 - t] = 0"),
+        "copied over its source": race("line[63 - t] = x", "tc.bulk_copy(line.remote(to)"),
+        "bytes not expected": error("tc.bulk_copy(inbox.remote(to)", "total +="),
+        "bytes of two lines": error("bar.wait"),
+        "counted by its own barrier": error("bar.remote(rank)"),
+        "counted by a third CTA": error("bar.remote((rank + 2) % 4)"),
+        "two lines copied": error("bar.remote(to).address"),
+        "copied to rank 4": error("bar.remote(rank + 1)"),
+        "two CTAs copy to one": error("tc.bulk_copy(inbox.remote((rank | 1) ^ 2)"),
+        "no wait": error("total +="),
+        "inbox not read yet": race("tc.bulk_copy(inbox.remote(to)", "total +="),
+        "stored to while a copy lands": race(
+            "tc.bulk_copy(inbox.remote(to)", "inbox[63 - t]", error="inbox[63 - t]"
+        ),
+        "exit in flight": error("tc.bulk_copy(inbox.remote(to)"),
+    },
+)
+def copied(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each of four CTAs copies its line to the next one's shared memory in bulk, twice."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -469,79 +547,3 @@ def copied(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         elif turn == 0:
             tc.barrier()
     out[tc.blockIdx.x, t] = total
-
-
-COPIED = {
-    "no fence": error("tc.bulk_copy(inbox.remote(to)"),
-    "fence by one thread": error("tc.bulk_copy(inbox.remote(to)"),
-    "no barrier": race("line[63 - t] = x", "tc.bulk_copy(inbox.remote(to)"),
-    "source overwritten": error("line[63 - t] = 0"),
-    "copied over its source": race("line[63 - t] = x", "tc.bulk_copy(line.remote(to)"),
-    "bytes not expected": error("tc.bulk_copy(inbox.remote(to)", "total +="),
-    "bytes of two lines": error("bar.wait"),
-    "counted by its own barrier": error("bar.remote(rank)"),
-    "counted by a third CTA": error("bar.remote((rank + 2) % 4)"),
-    "two lines copied": error("bar.remote(to).address"),
-    "copied to rank 4": error("bar.remote(rank + 1)"),
-    "two CTAs copy to one": error("tc.bulk_copy(inbox.remote((rank | 1) ^ 2)"),
-    "no wait": error("total +="),
-    "inbox not read yet": race("tc.bulk_copy(inbox.remote(to)", "total +="),
-    "stored to while a copy lands": race(
-        "tc.bulk_copy(inbox.remote(to)", "inbox[63 - t]", error="inbox[63 - t]"
-    ),
-    "exit in flight": error("tc.bulk_copy(inbox.remote(to)"),
-}
-
-
-# -- launches -------------------------------------------------------------------------------------
-
-
-def neighbours(draw: np.random.Generator) -> Arguments:
-    x = draw.integers(-99, 99, (4, 64)).astype(np.int32)
-    back = x[:, ::-1]
-    expected = back + np.roll(back, -1, axis=0)
-    return {"x": x, "out": np.zeros((4, 64), np.int32), "shift": 1}, {"out": expected}
-
-
-def ring_of_numbers(draw: np.random.Generator) -> Arguments:
-    ranks = (np.arange(4) - 5) % 4
-    out = 100 * ranks[:, None] + np.arange(64) + 5
-    return {"out": np.zeros((4, 64), np.uint32)}, {"out": out.astype(np.uint32)}
-
-
-def four_lines(draw: np.random.Generator) -> Arguments:
-    out = 4 * (31 - np.arange(32, dtype=np.int32)) + 6
-    return {"out": np.zeros(32, np.int32)}, {"out": out}
-
-
-def fives(draw: np.random.Generator) -> Arguments:
-    out = 5 * (31 - np.arange(32, dtype=np.int32))
-    return {"out": np.zeros(32, np.int32)}, {"out": out}
-
-
-def count(draw: np.random.Generator) -> Arguments:
-    return {"out": np.zeros((4, 64), np.uint32)}, {"out": np.full((4, 64), 256, np.uint32)}
-
-
-def sums(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
-    total = a.sum(axis=0)
-    line = (total[:32] + total[:31:-1]).astype(np.int32)
-    return {"a": a, "out": np.zeros((2, 2, 32), np.int32)}, {"out": np.tile(line, (2, 2, 1))}
-
-
-def rolled(draw: np.random.Generator) -> Arguments:
-    x = draw.integers(-99, 99, (4, 64)).astype(np.int32)
-    expected = np.roll(2 * x[:, ::-1] + 1, 1, axis=0)
-    return {"x": x, "out": np.zeros((4, 64), np.int32)}, {"out": expected}
-
-
-CASES = [
-    *variants(exchange, 4, 64, neighbours, reports=EXCHANGE),
-    *variants(pushed, 4, 64, ring_of_numbers, reports=PUSHED),
-    *variants(handed_over, 2, 32, four_lines, reports=HANDED_OVER),
-    *variants(flagged, 2, 32, fives, reports=FLAGGED),
-    *variants(counted, 4, 64, count, reports=COUNTED),
-    *variants(multicast, 2, 96, sums, reports=MULTICAST),
-    *variants(copied, 4, 64, rolled, reports=COPIED),
-]

@@ -10,13 +10,29 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race, Uninitialised
-from tests.planted.harness import error, mapped, race, variants
+from tests.planted.harness import Planted, error, mapped, race
 
 IN_FLIGHT = (Race, Uninitialised, EmulationError)
+planted = Planted(*IN_FLIGHT)
 
 
-@tc.kernel
-def one_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+_reverse = mapped(256, lambda x: x[::-1])
+
+
+@planted(
+    1,
+    64,
+    _reverse,
+    {
+        "no wait": error("out[64 * part + t]"),
+        "no commit": error("out[64 * part + t]"),
+        "waits for all but one": error("out[64 * part + t]"),
+        "no barrier": race("tc.cp_async(", "out[64 * part + t]"),
+        "barrier before the wait": race("tc.cp_async(", "out[64 * part + t]"),
+        "commit after the wait": error("out[64 * part + t]"),
+    },
+)
+def one_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
     tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)
@@ -34,8 +50,8 @@ def one_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[64 * part + t] = tile[255 - (64 * part + t)]
 
 
-@tc.kernel
-def own_copies(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(128, lambda x: x), race("tc.cp_async(", "out.at"))
+def own_copies(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """What a thread has copied itself it may read behind its wait; the neighbour's it may not."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -46,8 +62,22 @@ def own_copies(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out.at(4 * source).store(tile.at(4 * source).load(4))
 
 
-@tc.kernel
-def ring(x: tc.Array, out: tc.Array, mistake: tc.Const = "", stages: tc.Const = 3):
+_rows = mapped((5, 256), lambda x: x[:, :191:-1].sum(axis=0).astype(np.int32))
+
+
+@planted(
+    1,
+    64,
+    _rows,
+    {
+        "one group too few": error("total +="),
+        "no barrier": race("tc.cp_async(tile.at(i", "total +="),
+        "copies before the barrier": race("tc.cp_async(tile.at(ahead", "total +="),
+        "into the stage in use": race("tc.cp_async(tile.at(slot", "total +="),
+        "commits only with copies": error("total +="),
+    },
+)
+def ring(x: tc.Array, out: tc.Array, mistake: tc.Const, stages: tc.Const = 3):
     """A ring of three stages: wait, barrier, use stage i, prefetch into the stage used before."""
     tile = tc.shared((stages, 256), tc.s32)
     t, rows = tc.threadIdx.x, x.shape[0]
@@ -79,8 +109,8 @@ def ring(x: tc.Array, out: tc.Array, mistake: tc.Const = "", stages: tc.Const = 
     out[t] = total
 
 
-@tc.kernel
-def producer_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, mapped(128, lambda x: x), error("out.at"))
+def producer_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Warp 0 copies, warp 1 reads. Groups belong to threads: the reader cannot wait for them."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -95,8 +125,13 @@ def producer_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out.at(4 * lane).store(tile.at(4 * lane).load(4))
 
 
-@tc.kernel
-def only_some_wait(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    _reverse,
+    {"one warp waits": error("out[64 * part + t]"), "groups differ": error("out[64 * part + t]")},
+)
+def only_some_wait(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """All copy."""
     tile = tc.shared((2, 256), tc.s32)
     t = tc.threadIdx.x
@@ -116,8 +151,21 @@ def only_some_wait(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[64 * part + t] = tile[0, 255 - (64 * part + t)]
 
 
-@tc.kernel
-def source_is_overwritten(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def cleared(draw):
+    x = draw.integers(1, 1000, 256).astype(np.int32)
+    return {"x": x, "out": np.zeros_like(x)}, {"x": np.zeros_like(x), "out": x.copy()}
+
+
+@planted(
+    1,
+    64,
+    cleared,
+    {
+        "by its thread": race("tc.cp_async(", "x.at(4 * t).store"),
+        "by others": race("tc.cp_async(", "x.at(4 * (63"),
+    },
+)
+def source_is_overwritten(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """The array is cleared for the next launch."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -136,13 +184,13 @@ def source_is_overwritten(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[64 * part + t] = tile[64 * part + t]
 
 
-def cleared(draw):
-    x = draw.integers(1, 1000, 256).astype(np.int32)
-    return {"x": x, "out": np.zeros_like(x)}, {"x": np.zeros_like(x), "out": x.copy()}
-
-
-@tc.kernel
-def target_is_written(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped(256, lambda x: np.full(64, 2, np.int32)),
+    {"before the wait": error("tile[4 * t]"), "before the copy": race("tc.cp_async(", "tile[4 * (t ^ 32)]")},
+)
+def target_is_written(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """The last element is set to a constant."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -159,8 +207,8 @@ def target_is_written(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = tile[4 * (t ^ 32) + 1]
 
 
-@tc.kernel
-def target_is_still_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped((2, 128), lambda x: 1000 * x[0] + x[1]), error("old = tile.at #2"))
+def target_is_still_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A thread reads the old tile after it has issued the copy of the new one."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -177,8 +225,8 @@ def target_is_still_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[4 * lane + j] = 1000 * old[j] + new[j]
 
 
-@tc.kernel
-def target_of_two_threads(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, mapped(256, lambda x: x[:64]), error("tc.cp_async("))
+def target_of_two_threads(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Two threads copy to the same 16 bytes."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -189,8 +237,13 @@ def target_of_two_threads(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = tile[t]
 
 
-@tc.kernel
-def source_is_not_ready(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = ""):
+def through_data(draw):
+    x = draw.integers(1, 1000, 256).astype(np.int32)
+    return {"x": x, "out": np.zeros(64, np.int32), "data": np.zeros_like(x)}, {"out": x[::4][::-1].copy()}
+
+
+@planted(1, 64, through_data, race("data.at(4 * t)", "tc.cp_async("))
+def source_is_not_ready(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
     """The block itself writes the array that it copies; no barrier lies between."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -203,13 +256,8 @@ def source_is_not_ready(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.
     out[t] = tile[4 * t]
 
 
-def through_data(draw):
-    x = draw.integers(1, 1000, 256).astype(np.int32)
-    return {"x": x, "out": np.zeros(64, np.int32), "data": np.zeros_like(x)}, {"out": x[::4][::-1].copy()}
-
-
-@tc.kernel
-def fewer_bytes_than_are_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(128, lambda x: x), error("out.at"))
+def fewer_bytes_than_are_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Copies of 8 bytes into places of 16, of which the rest is never written."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -219,8 +267,8 @@ def fewer_bytes_than_are_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     out.at(4 * lane).store(tile.at(4 * lane).load(4))
 
 
-@tc.kernel
-def arrives_at_an_mbarrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, _reverse, error("out[64 * part + t]"))
+def arrives_at_an_mbarrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """An arrival does not wait for the copies of its thread."""
     tile, bar = tc.shared(256, tc.s32), tc.mbarriers(1)[0]
     t = tc.threadIdx.x
@@ -236,91 +284,3 @@ def arrives_at_an_mbarrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     bar.wait(0)
     for part in tc.static_range(4):
         out[64 * part + t] = tile[255 - (64 * part + t)]
-
-
-_reverse = mapped(256, lambda x: x[::-1])
-_rows = mapped((5, 256), lambda x: x[:, :191:-1].sum(axis=0).astype(np.int32))
-
-CASES = [
-    *variants(
-        one_tile,
-        1,
-        64,
-        _reverse,
-        *IN_FLIGHT,
-        reports={
-            "no wait": error("out[64 * part + t]"),
-            "no commit": error("out[64 * part + t]"),
-            "waits for all but one": error("out[64 * part + t]"),
-            "no barrier": race("tc.cp_async(", "out[64 * part + t]"),
-            "barrier before the wait": race("tc.cp_async(", "out[64 * part + t]"),
-            "commit after the wait": error("out[64 * part + t]"),
-        },
-    ),
-    *variants(
-        own_copies, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT, reports=race("tc.cp_async(", "out.at")
-    ),
-    *variants(
-        ring,
-        1,
-        64,
-        _rows,
-        *IN_FLIGHT,
-        reports={
-            "one group too few": error("total +="),
-            "no barrier": race("tc.cp_async(tile.at(i", "total +="),
-            "copies before the barrier": race("tc.cp_async(tile.at(ahead", "total +="),
-            "into the stage in use": race("tc.cp_async(tile.at(slot", "total +="),
-            "commits only with copies": error("total +="),
-        },
-    ),
-    *variants(producer_warp, 1, 64, mapped(128, lambda x: x), *IN_FLIGHT, reports=error("out.at")),
-    *variants(
-        only_some_wait,
-        1,
-        64,
-        _reverse,
-        *IN_FLIGHT,
-        reports={"one warp waits": error("out[64 * part + t]"), "groups differ": error("out[64 * part + t]")},
-    ),
-    *variants(
-        source_is_overwritten,
-        1,
-        64,
-        cleared,
-        *IN_FLIGHT,
-        reports={
-            "by its thread": race("tc.cp_async(", "x.at(4 * t).store"),
-            "by others": race("tc.cp_async(", "x.at(4 * (63"),
-        },
-    ),
-    *variants(
-        target_is_written,
-        1,
-        64,
-        mapped(256, lambda x: np.full(64, 2, np.int32)),
-        *IN_FLIGHT,
-        reports={
-            "before the wait": error("tile[4 * t]"),
-            "before the copy": race("tc.cp_async(", "tile[4 * (t ^ 32)]"),
-        },
-    ),
-    *variants(
-        target_is_still_read,
-        1,
-        32,
-        mapped((2, 128), lambda x: 1000 * x[0] + x[1]),
-        *IN_FLIGHT,
-        reports=error("old = tile.at #2"),
-    ),
-    *variants(
-        target_of_two_threads, 1, 64, mapped(256, lambda x: x[:64]), *IN_FLIGHT, reports=error("tc.cp_async(")
-    ),
-    *variants(
-        source_is_not_ready, 1, 64, through_data, *IN_FLIGHT, reports=race("data.at(4 * t)", "tc.cp_async(")
-    ),
-    *variants(
-        fewer_bytes_than_are_read, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT, reports=error("out.at")
-    ),
-    *variants(arrives_at_an_mbarrier, 1, 64, _reverse, *IN_FLIGHT, reports=error("out[64 * part + t]")),
-]

@@ -6,16 +6,25 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError
-from tests.planted.harness import error, mapped, variants
+from tests.planted.harness import Planted, error, mapped
 
 ENDLESS = (EmulationError,)  # whatever class says so
+planted = Planted(*ENDLESS)
+
+
+_reverse = mapped(64, lambda x: x[::-1])
 
 
 # -- barriers -----------------------------------------------------------------------------------
 
 
-@tc.kernel
-def barrier_for_too_many(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    _reverse,
+    dict.fromkeys(("count", "goes past", "other name", "does not arrive"), error("tc.barrier(1")),
+)
+def barrier_for_too_many(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -31,8 +40,14 @@ def barrier_for_too_many(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tc.barrier()
 
 
-@tc.kernel
-def arrival_of_a_smaller_count(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    mapped((3, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+    error("tc.barrier(1, 128)"),
+    Deadlock,
+)
+def arrival_of_a_smaller_count(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Two warps fill a slot and two empty it. The arrival completes a barrier of its own count, so
     that it is the reader's wait that is never met; the writer waits because of that."""
     t, turns = tc.threadIdx.x, x.shape[0]
@@ -51,25 +66,3 @@ def arrival_of_a_smaller_count(x: tc.Array, out: tc.Array, mistake: tc.Const = "
             if k < turns - 1:
                 tc.barrier_arrive(2, 128)
         out[t - 64] = total
-
-
-_reverse = mapped(64, lambda x: x[::-1])
-
-CASES = [
-    *variants(
-        barrier_for_too_many,
-        1,
-        64,
-        _reverse,
-        *ENDLESS,
-        reports=dict.fromkeys(("count", "goes past", "other name", "does not arrive"), error("tc.barrier(1")),
-    ),
-    *variants(
-        arrival_of_a_smaller_count,
-        1,
-        128,
-        mapped((3, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
-        Deadlock,
-        reports=error("tc.barrier(1, 128)"),
-    ),
-]

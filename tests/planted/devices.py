@@ -9,12 +9,40 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import AssertionFailed, Deadlock, EmulationError, Race
-from tests.planted.harness import error, race, variants
+from tests.planted.harness import Planted, error, race
 
 WORLD, SIZE = 3, 64
+planted = Planted(Race, devices=WORLD)
 
 
-@tc.kernel
+def pulled(draw):
+    x = [draw.integers(1, 1000, SIZE).astype(np.int32) for _ in range(WORLD)]
+    return {
+        "peers": tc.PeerArray([np.zeros(SIZE, np.int32) for _ in x]),
+        "pads": tc.PeerArray([np.zeros(1, np.int32) for _ in x]),
+        "x": x,
+        "out": [np.zeros(SIZE, np.int32) for _ in x],
+    }, {"out": x[1:] + x[:1]}
+
+
+@planted(
+    1,
+    SIZE,
+    pulled,
+    {
+        "no wait": race("peers[rank]", "out[i] ="),
+        "signal of gpu scope": race("tc.signal(pads[to]", "tc.wait_signal"),
+        "wait of gpu scope": race("tc.signal(pads[to]", "tc.wait_signal"),
+        "signals before it writes": race("peers[rank]", "out[i] ="),
+        "no barrier before the signal": race("peers[rank]", "out[i] ="),
+        "no barrier behind the wait": race("peers[rank]", "out[i] ="),
+        "signals to the wrong neighbour": race("peers[rank]", "out[i] ="),
+        "waits for two signals": error("tc.wait_signal"),
+        "signal is relaxed": race("peers[rank]", "out[i] ="),
+    },
+    Race,
+    Deadlock,
+)
 def pull(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Each rank publishes x, and reads what its right neighbour has published."""
     i, rank, world = tc.threadIdx.x, peers.rank, peers.world
@@ -43,17 +71,26 @@ def pull(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mi
     out[i] = peers[right][i]
 
 
-def pulled(draw):
-    x = [draw.integers(1, 1000, SIZE).astype(np.int32) for _ in range(WORLD)]
-    return {
-        "peers": tc.PeerArray([np.zeros(SIZE, np.int32) for _ in x]),
-        "pads": tc.PeerArray([np.zeros(1, np.int32) for _ in x]),
-        "x": x,
-        "out": [np.zeros(SIZE, np.int32) for _ in x],
-    }, {"out": x[1:] + x[:1]}
+def pushed(draw):
+    arguments, _ = pulled(draw)
+    x = arguments["x"]
+    pads = tc.PeerArray([np.zeros(2, np.int32) for _ in x])
+    named = {"inbox": arguments["peers"], "pads": pads, "x": x, "out": arguments["out"]}
+    return named, {"out": x[-1:] + x[:-1]}
 
 
-@tc.kernel
+@planted(
+    1,
+    SIZE,
+    pushed,
+    {
+        "no wait for the reader": race("inbox[right]", "out[i] ="),
+        "acknowledges before it reads": race("inbox[right]", "out[i] ="),
+        "waits for the launch before": race("inbox[right]", "out[i] ="),
+        "resets the counter": race("tc.signal(pads[right]", "pads[rank][0]"),
+    },
+    launches=2,
+)
 def push(
     inbox: tc.PeerArray,
     pads: tc.PeerArray,
@@ -87,15 +124,22 @@ def push(
             pads[rank][0] = 0
 
 
-def pushed(draw):
+def summed(draw):
     arguments, _ = pulled(draw)
-    x = arguments["x"]
-    pads = tc.PeerArray([np.zeros(2, np.int32) for _ in x])
-    named = {"inbox": arguments["peers"], "pads": pads, "x": x, "out": arguments["out"]}
-    return named, {"out": x[-1:] + x[:-1]}
+    sums = arguments.pop("peers")
+    return {"sums": sums, **arguments}, {"out": [np.sum(arguments["x"], axis=0)] * WORLD}
 
 
-@tc.kernel
+@planted(
+    1,
+    SIZE,
+    summed,
+    {
+        "loads and stores": race("sums[0][i] +="),
+        "atomics of gpu scope": race("tc.reduce"),
+        "waits for two of three": race("tc.reduce", "out[i] ="),
+    },
+)
 def sum_of_all(sums: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """All ranks add to the sums of rank 0, which all of them read."""
     i, rank = tc.threadIdx.x, sums.rank
@@ -112,13 +156,13 @@ def sum_of_all(sums: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Arra
     out[i] = sums[0][i]
 
 
-def summed(draw):
+def alone(draw):
     arguments, _ = pulled(draw)
-    sums = arguments.pop("peers")
-    return {"sums": sums, **arguments}, {"out": [np.sum(arguments["x"], axis=0)] * WORLD}
+    del arguments["peers"]
+    return arguments, {"out": arguments["x"]}
 
 
-@tc.kernel
+@planted(1, SIZE, alone, error("tc.wait_signal"), Deadlock)
 def wait_first(pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """A ring of ranks."""
     i, rank, world = tc.threadIdx.x, pads.rank, pads.world
@@ -132,13 +176,13 @@ def wait_first(pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const
     out[i] = x[i]
 
 
-def alone(draw):
+def neighbours(draw):
     arguments, _ = pulled(draw)
-    del arguments["peers"]
+    del arguments["pads"]
     return arguments, {"out": arguments["x"]}
 
 
-@tc.kernel
+@planted(1, SIZE, neighbours, error("out[i] ="), AssertionFailed)
 def last_rank(peers: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The last rank has no right neighbour."""
     i, rank = tc.threadIdx.x, peers.rank
@@ -146,13 +190,23 @@ def last_rank(peers: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const
     out[i] = peers[right][i] + x[i]
 
 
-def neighbours(draw):
+def passed(draw):
     arguments, _ = pulled(draw)
-    del arguments["pads"]
-    return arguments, {"out": arguments["x"]}
+    none = np.zeros(SIZE, np.int32)
+    return arguments, {"out": [none, none, arguments["x"][0]]}
 
 
-@tc.kernel
+@planted(
+    1,
+    SIZE,
+    passed,
+    {
+        "passes it on before it waits": race("peers[0][i] =", "out[i] ="),
+        "passes it on in gpu scope": race('else "sys"', "tc.wait_signal(pads[2"),
+        "passes it on relaxed": race("peers[0][i] =", "out[i] ="),
+        "fence of gpu scope": race("peers[0][i] =", "out[i] ="),
+    },
+)
 def through_a_third(
     peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""
 ):
@@ -183,13 +237,24 @@ def through_a_third(
         out[i] = peers[0][i]
 
 
-def passed(draw):
-    arguments, _ = pulled(draw)
-    none = np.zeros(SIZE, np.int32)
-    return arguments, {"out": [none, none, arguments["x"][0]]}
+def bulk_pushed(draw):
+    named, expected = pushed(draw)
+    named["inbox"] = tc.PeerArray([np.zeros((1, SIZE), np.int32) for _ in range(WORLD)])
+    return named, expected
 
 
-@tc.kernel
+@planted(
+    1,
+    SIZE,
+    bulk_pushed,
+    {
+        "no wait for the store": race("tc.tma_store(target", "tc.tma_load"),
+        "waits until the store has read": race("tc.tma_store(target", "tc.tma_load"),
+        "no proxy fence": error("tc.tma_load"),
+        "waits for two signals": error("tc.wait_signal"),
+    },
+    EmulationError,
+)
 def bulk_push(inbox: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """TMA writes into the inbox of the right neighbour, and TMA reads it there."""
     i, rank, world = tc.threadIdx.x, inbox.rank, inbox.world
@@ -220,13 +285,13 @@ def bulk_push(inbox: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Arra
     out[i] = landing[0, i]
 
 
-def bulk_pushed(draw):
-    named, expected = pushed(draw)
-    named["inbox"] = tc.PeerArray([np.zeros((1, SIZE), np.int32) for _ in range(WORLD)])
-    return named, expected
+def ringed(draw):
+    named, _ = pushed(draw)
+    named["peers"] = named.pop("inbox")
+    return named, {"out": [np.sum(named["x"], axis=0)] * WORLD}
 
 
-@tc.kernel
+@planted(1, SIZE, ringed, race("peers[right]", "part = peers"))
 def ring(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """A ring all-reduce: a part of x goes around and grows, in one buffer for two steps."""
     i, rank, world = tc.threadIdx.x, peers.rank, peers.world
@@ -249,81 +314,3 @@ def ring(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mi
         if i == 0:
             tc.signal(pads[left].at(1))
     out[i] = total
-
-
-def ringed(draw):
-    named, _ = pushed(draw)
-    named["peers"] = named.pop("inbox")
-    return named, {"out": [np.sum(named["x"], axis=0)] * WORLD}
-
-
-def on_ranks(kernel, make, *errors, **more):
-    return variants(kernel, 1, SIZE, make, *errors, devices=WORLD, **more)
-
-
-CASES = [
-    *on_ranks(
-        pull,
-        pulled,
-        Race,
-        Deadlock,
-        reports={
-            "no wait": race("peers[rank]", "out[i] ="),
-            "signal of gpu scope": race("tc.signal(pads[to]", "tc.wait_signal"),
-            "wait of gpu scope": race("tc.signal(pads[to]", "tc.wait_signal"),
-            "signals before it writes": race("peers[rank]", "out[i] ="),
-            "no barrier before the signal": race("peers[rank]", "out[i] ="),
-            "no barrier behind the wait": race("peers[rank]", "out[i] ="),
-            "signals to the wrong neighbour": race("peers[rank]", "out[i] ="),
-            "waits for two signals": error("tc.wait_signal"),
-            "signal is relaxed": race("peers[rank]", "out[i] ="),
-        },
-    ),
-    *on_ranks(
-        push,
-        pushed,
-        Race,
-        reports={
-            "no wait for the reader": race("inbox[right]", "out[i] ="),
-            "acknowledges before it reads": race("inbox[right]", "out[i] ="),
-            "waits for the launch before": race("inbox[right]", "out[i] ="),
-            "resets the counter": race("tc.signal(pads[right]", "pads[rank][0]"),
-        },
-        launches=2,
-    ),
-    *on_ranks(
-        sum_of_all,
-        summed,
-        Race,
-        reports={
-            "loads and stores": race("sums[0][i] +="),
-            "atomics of gpu scope": race("tc.reduce"),
-            "waits for two of three": race("tc.reduce", "out[i] ="),
-        },
-    ),
-    *on_ranks(wait_first, alone, Deadlock, reports=error("tc.wait_signal")),
-    *on_ranks(last_rank, neighbours, AssertionFailed, reports=error("out[i] =")),
-    *on_ranks(
-        through_a_third,
-        passed,
-        Race,
-        reports={
-            "passes it on before it waits": race("peers[0][i] =", "out[i] ="),
-            "passes it on in gpu scope": race('else "sys"', "tc.wait_signal(pads[2"),
-            "passes it on relaxed": race("peers[0][i] =", "out[i] ="),
-            "fence of gpu scope": race("peers[0][i] =", "out[i] ="),
-        },
-    ),
-    *on_ranks(
-        bulk_push,
-        bulk_pushed,
-        EmulationError,
-        reports={
-            "no wait for the store": race("tc.tma_store(target", "tc.tma_load"),
-            "waits until the store has read": race("tc.tma_store(target", "tc.tma_load"),
-            "no proxy fence": error("tc.tma_load"),
-            "waits for two signals": error("tc.wait_signal"),
-        },
-    ),
-    *on_ranks(ring, ringed, Race, reports=race("peers[right]", "part = peers")),
-]

@@ -6,13 +6,24 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, Divergence, EmulationError
-from tests.planted.harness import error, mapped, variants
+from tests.planted.harness import Planted, error, mapped
+
+planted = Planted(Divergence)
 
 PARTIAL = (Divergence, EmulationError)
 
 
-@tc.kernel
-def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped(64, lambda x: x[::-1]),
+    {
+        "sync": error('tc.emit("bar.sync"'),
+        "arrive": error('tc.emit("bar.arrive"'),
+        "red": error('tc.emit("bar.red.popc.u32"'),
+    },
+)
+def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -26,8 +37,8 @@ def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[t] = tile[63 - t]
 
 
-@tc.kernel
-def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), error("out[lane] = tc"))
+def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """The mask names all lanes, and half of them are here."""
     lane = tc.lane_id()
     if mistake:
@@ -39,8 +50,12 @@ def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[lane] = value
 
 
-@tc.kernel
-def shuffle_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def _next_large(x):
+    return ((x % 2 == 0) & (np.append(x[1:], x[-1]) > 500)).astype(np.int32)
+
+
+@planted(1, 32, mapped(32, _next_large), error("and tc.shfl_down"))
+def shuffle_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const):
     lane = tc.lane_id()
     if mistake:
         if x[lane] % 2 == 0 and tc.shfl_down(x[lane], 1) > 500:
@@ -51,8 +66,16 @@ def shuffle_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[lane] = 1
 
 
-@tc.kernel
-def shuffle_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+_arms = mapped(32, lambda x: np.concatenate([x[np.arange(16) ^ 3], x[np.arange(16, 32) ^ 5]]))
+
+
+@planted(
+    1,
+    32,
+    _arms,
+    {"modes differ": error("tc.shfl_xor(x[lane], 3)"), "masks differ": error("tc.shfl_xor(x[lane], 3)")},
+)
+def shuffle_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each arm names the whole warp."""
     lane = tc.lane_id()
     if lane < 16:
@@ -63,31 +86,40 @@ def shuffle_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFF0000 if mistake else 0xFFFFFFFF)
 
 
-@tc.kernel
-def shuffle_with_masks_that_differ(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), error("out[lane]"), *PARTIAL)
+def shuffle_with_masks_that_differ(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """All lanes are here, with masks of their own."""
     lane = tc.lane_id()
     mask = tc.select(lane < 16, tc.u32(0x0000FFFF), tc.u32(0xFFFFFFFF if mistake else 0xFFFF0000))
     out[lane] = tc.shfl_xor(x[lane], 1, mask)
 
 
-@tc.kernel
-def shuffle_without_oneself(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), error("out[lane]"), *PARTIAL)
+def shuffle_without_oneself(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """The mask lacks lanes that execute the shuffle."""
     lane = tc.lane_id()
     out[lane] = tc.shfl_xor(x[lane], 1, 0x7FFFFFFF if mistake else 0xFFFFFFFF)
 
 
-@tc.kernel
-def shuffle_from_a_lane_outside(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[15::-1]), error("out[lane]"), *PARTIAL)
+def shuffle_from_a_lane_outside(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lanes 0 to 15 exchange; the mistake asks for a value of the upper half, which is not here."""
     lane = tc.lane_id()
     if lane < 16:
         out[lane] = tc.shfl(x[lane], lane + 16 if mistake else 15 - lane, 0x0000FFFF)
 
 
-@tc.kernel
-def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)),
+    {
+        "redux": error("total += tc.redux"),
+        "vote": error("total += tc.vote"),
+        "match": error("total += tc.match_any"),
+    },
+)
+def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lanes leave a loop; those that stay ask the whole warp."""
     lane = tc.lane_id()
     i, total = 0, 0
@@ -107,8 +139,15 @@ def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, mistake: tc.Con
     out[lane] = total
 
 
-@tc.kernel
-def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: np.concatenate([x[15::-1], x[16:]])),
+    dict.fromkeys(("full mask", "mask without oneself", "masks overlap"), error("tc.syncwarp({")),
+    Deadlock,
+    *PARTIAL,
+)
+def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[lane]
@@ -125,8 +164,8 @@ def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = tile[lane]
 
 
-@tc.kernel
-def elect_in_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[:1]), error("if tc.elect #1"))
+def elect_in_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     lane = tc.lane_id()
     if mistake:
         if lane >= 16:
@@ -137,8 +176,24 @@ def elect_in_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[0] = x[0]
 
 
-@tc.kernel
-def product_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def left_half(draw):
+    x = draw.integers(-4, 5, (16, 16)).astype(np.float16)
+    right = x[:, :8].astype(np.float32)
+    return {"x": x, "out": np.zeros_like(right)}, {"out": right}
+
+
+@planted(
+    1,
+    32,
+    left_half,
+    {
+        "mma": error("acc = mma"),
+        "ldmatrix": error("out[lane, 0] = tc"),
+        "stmatrix": error("tc.stmatrix"),
+        "movmatrix": error("moved ="),
+    },
+)
+def product_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tile = tc.shared((16, 16), tc.f16)
     lane = tc.lane_id()
@@ -166,14 +221,8 @@ def product_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.store_elements(out, mma(fragment, one, mma.d.zeros()))
 
 
-def left_half(draw):
-    x = draw.integers(-4, 5, (16, 16)).astype(np.float16)
-    right = x[:, :8].astype(np.float32)
-    return {"x": x, "out": np.zeros_like(right)}, {"out": right}
-
-
-@tc.kernel
-def shuffle_after_a_return(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(20, lambda x: np.full(20, x.sum(), np.int32)), error("value +="))
+def shuffle_after_a_return(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lanes beyond the end return; the others reduce with a full mask."""
     lane = tc.lane_id()
     if mistake:
@@ -184,117 +233,3 @@ def shuffle_after_a_return(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         value += tc.shfl_xor(value, step)
     if lane < x.shape[0]:
         out[lane] = value
-
-
-_arms = mapped(32, lambda x: np.concatenate([x[np.arange(16) ^ 3], x[np.arange(16, 32) ^ 5]]))
-
-
-def _next_large(x):
-    return ((x % 2 == 0) & (np.append(x[1:], x[-1]) > 500)).astype(np.int32)
-
-
-CASES = [
-    *variants(
-        barrier_by_predicate,
-        1,
-        64,
-        mapped(64, lambda x: x[::-1]),
-        Divergence,
-        reports={
-            "sync": error('tc.emit("bar.sync"'),
-            "arrive": error('tc.emit("bar.arrive"'),
-            "red": error('tc.emit("bar.red.popc.u32"'),
-        },
-    ),
-    *variants(
-        shuffle_of_half_a_warp,
-        1,
-        32,
-        mapped(32, lambda x: x[np.arange(16) ^ 1]),
-        Divergence,
-        reports=error("out[lane] = tc"),
-    ),
-    *variants(
-        shuffle_behind_and, 1, 32, mapped(32, _next_large), Divergence, reports=error("and tc.shfl_down")
-    ),
-    *variants(
-        shuffle_in_both_arms,
-        1,
-        32,
-        _arms,
-        Divergence,
-        reports={
-            "modes differ": error("tc.shfl_xor(x[lane], 3)"),
-            "masks differ": error("tc.shfl_xor(x[lane], 3)"),
-        },
-    ),
-    *variants(
-        shuffle_with_masks_that_differ,
-        1,
-        32,
-        mapped(32, lambda x: x[np.arange(32) ^ 1]),
-        *PARTIAL,
-        reports=error("out[lane]"),
-    ),
-    *variants(
-        shuffle_without_oneself,
-        1,
-        32,
-        mapped(32, lambda x: x[np.arange(32) ^ 1]),
-        *PARTIAL,
-        reports=error("out[lane]"),
-    ),
-    *variants(
-        shuffle_from_a_lane_outside,
-        1,
-        32,
-        mapped(32, lambda x: x[15::-1]),
-        *PARTIAL,
-        reports=error("out[lane]"),
-    ),
-    *variants(
-        reduction_of_those_that_are_left,
-        1,
-        32,
-        mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)),
-        Divergence,
-        reports={
-            "redux": error("total += tc.redux"),
-            "vote": error("total += tc.vote"),
-            "match": error("total += tc.match_any"),
-        },
-    ),
-    *variants(
-        syncwarp_in_a_branch,
-        1,
-        32,
-        mapped(32, lambda x: np.concatenate([x[15::-1], x[16:]])),
-        Deadlock,
-        *PARTIAL,
-        reports=dict.fromkeys(("full mask", "mask without oneself", "masks overlap"), error("tc.syncwarp({")),
-    ),
-    *variants(
-        elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence, reports=error("if tc.elect #1")
-    ),
-    *variants(
-        product_of_half_a_warp,
-        1,
-        32,
-        left_half,
-        Divergence,
-        reports={
-            "mma": error("acc = mma"),
-            "ldmatrix": error("out[lane, 0] = tc"),
-            "stmatrix": error("tc.stmatrix"),
-            "movmatrix": error("moved ="),
-        },
-    ),
-    *variants(
-        shuffle_after_a_return,
-        1,
-        32,
-        mapped(20, lambda x: np.full(20, x.sum(), np.int32)),
-        Divergence,
-        reports=error("value +="),
-    ),
-]

@@ -6,7 +6,10 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race, RaceWarning
-from tests.planted.harness import error, mapped, race, variants
+from tests.planted.harness import Planted, error, mapped, race
+
+_RACE_OF_PROXIES = (Race, EmulationError)
+planted = Planted(Race)
 
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
@@ -24,30 +27,35 @@ def load(semantics, pointer):
 # -- who writes what ----------------------------------------------------------------------------
 
 
-@tc.kernel
-def two_blocks_write_one_element(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(4, 32, mapped(128, lambda x: x), race("out[i % 64"))
+def two_blocks_write_one_element(x: tc.Array, out: tc.Array, mistake: tc.Const):
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     out[i % 64 if mistake else i] = x[i]
 
 
-@tc.kernel
-def two_blocks_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(4, 32, mapped((4, 32), lambda x: np.ones(4, np.int32)), race("out[0 if"), RaceWarning)
+def two_blocks_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each block that finds a value above 500 says so."""
     found = tc.vote("any", x[tc.blockIdx.x, tc.threadIdx.x] > 500)
     if found and tc.threadIdx.x == 0:
         out[0 if mistake else tc.blockIdx.x] = 1
 
 
-@tc.kernel
-def first_values_agree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    4,
+    32,
+    mapped(32, lambda x: np.stack([x + b * (np.arange(32) >= 16) for b in range(4)]).astype(np.int32)),
+    race("out[0 if"),
+)
+def first_values_agree(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Blocks write the same to the first half of what they share, and not to the second half."""
     i = tc.threadIdx.x
     block = tc.blockIdx.x if i >= 16 else 0
     out[0 if mistake else tc.blockIdx.x, i] = x[i] + block
 
 
-@tc.kernel
-def stencil_over_blocks(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(3, 32, mapped(96, lambda x: x + np.roll(x, -1)), race("value = x", "x[i] ="))
+def stencil_over_blocks(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Many blocks: a barrier of the block protects its inside, not the halo."""
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     n = x.shape[0]
@@ -59,8 +67,8 @@ def stencil_over_blocks(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[i] = value
 
 
-@tc.kernel
-def halo_of_the_neighbour_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(3, 32, mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])), race("out[0, i]", "next = out"))
+def halo_of_the_neighbour_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each block doubles its part, then reads one element of the next part."""
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     out[0, i] = 2 * x[i]
@@ -72,8 +80,13 @@ def halo_of_the_neighbour_block(x: tc.Array, out: tc.Array, mistake: tc.Const = 
     out[1, i] = next
 
 
-@tc.kernel
-def exchange_inside_a_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped(64, lambda x: np.stack([x, x[::-1]])),
+    {"no barrier": race("out[0, t]", "out[1, t]"), "syncwarp for a barrier": race("out[0, t]", "out[1, t]")},
+)
+def exchange_inside_a_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Through global memory."""
     t = tc.threadIdx.x
     out[0, t] = x[t]
@@ -84,8 +97,10 @@ def exchange_inside_a_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[1, t] = out[0, 63 - t]
 
 
-@tc.kernel
-def exchange_inside_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1, 32, mapped(32, lambda x: np.stack([x, x[np.arange(32) ^ 1]])), race("out[0, lane]", "out[1, lane]")
+)
+def exchange_inside_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     lane = tc.lane_id()
     out[0, lane] = x[lane]
     if not mistake:
@@ -93,8 +108,12 @@ def exchange_inside_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[1, lane] = out[0, lane ^ 1]
 
 
-@tc.kernel
-def bytes_in_words(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def packed(x):
+    return (x % 256).astype(np.uint8).T.copy().view(np.int32).ravel()
+
+
+@planted(4, 32, mapped((4, 32), packed), race("words.store"))
+def bytes_in_words(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each of four blocks owns one byte of every word; the mistake rewrites the whole word."""
     words = out.at(tc.threadIdx.x)
     value = (x[tc.blockIdx.x, tc.threadIdx.x] % 256).to(tc.u32)
@@ -104,15 +123,11 @@ def bytes_in_words(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         words.as_type(tc.u8)[tc.blockIdx.x] = value.to(tc.u8)
 
 
-def packed(x):
-    return (x % 256).astype(np.uint8).T.copy().view(np.int32).ravel()
-
-
 # -- atomics ------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(4, 32, mapped((4, 32), lambda x: x.sum(axis=0).astype(np.int32)), race("out[t] +="))
+def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Blocks add their parts of a sum to one row."""
     t = tc.threadIdx.x
     if mistake:
@@ -121,15 +136,15 @@ def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.reduce("add", out.at(t), x[tc.blockIdx.x, t])
 
 
-@tc.kernel
-def atomics_of_narrow_scope(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(4, 32, mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)), race("tc.emit"))
+def atomics_of_narrow_scope(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Atomics of cta scope are atomic among the threads of one block only."""
     scope = "cta" if mistake else "gpu"
     tc.emit(f"atom.relaxed.{scope}.global.add.s32", out.at(0), x[tc.blockIdx.x, tc.threadIdx.x])
 
 
-@tc.kernel
-def plain_maximum_among_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(4, 32, mapped((4, 32), lambda x: x.max(keepdims=True)[0]), race("if out[0]", "tc.reduce #1"))
+def plain_maximum_among_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A plain look before the atomic saves traffic, and is a race with other blocks' atomics."""
     value = x[tc.blockIdx.x, tc.threadIdx.x]
     if mistake:
@@ -140,11 +155,33 @@ def plain_maximum_among_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = 
             tc.reduce("max", out.at(0), value)
 
 
+def handed_over(draw):
+    x = draw.integers(1, 1000, 64).astype(np.int32)
+    zeros = lambda n: np.zeros(n, np.int32)
+    arrays = {"x": x, "out": zeros(64), "data": zeros(64), "flags": zeros(4)}
+    return arrays, {"out": 3 * x[np.arange(64) ^ 32]}
+
+
 # -- flags --------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def flag_between_blocks(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    64,
+    handed_over,
+    {
+        "relaxed store": race("data[t] =", "out[t] ="),
+        "relaxed load": race("data[t] =", "out[t] ="),
+        "store of cta scope": race("store(raises #2", "while load"),
+        "load of cta scope": race("store(raises #2", "while load"),
+        "volatile": race("data[t] =", "out[t] ="),
+        "no barrier before the flag": race("data[t] =", "out[t] ="),
+        "no barrier after the flag": race("data[t] =", "out[t] ="),
+        "flag before the data": race("data[t] =", "out[t] ="),
+        "plain flag": race("store(raises #2", "while load"),
+    },
+)
+def flag_between_blocks(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """Block 0 hands a row to block 1."""
     raises = {
         "relaxed store": ".relaxed.gpu",
@@ -175,15 +212,15 @@ def flag_between_blocks(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Ar
         out[t] = data[t ^ 32]
 
 
-def handed_over(draw):
-    x = draw.integers(1, 1000, 64).astype(np.int32)
-    zeros = lambda n: np.zeros(n, np.int32)
-    arrays = {"x": x, "out": zeros(64), "data": zeros(64), "flags": zeros(4)}
-    return arrays, {"out": 3 * x[np.arange(64) ^ 32]}
-
-
-@tc.kernel
-def fences_around_a_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    64,
+    handed_over,
+    dict.fromkeys(
+        ("none before the store", "none after the load", "fence of cta scope"), race("data[t] =", "out[t] =")
+    ),
+)
+def fences_around_a_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """A volatile flag between fences."""
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
@@ -203,10 +240,20 @@ def fences_around_a_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
         out[t] = data[t ^ 32]
 
 
-@tc.kernel
-def chain_with_a_wrong_flag(
-    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""
-):
+def chained(draw):
+    x = draw.integers(1, 1000, (4, 32)).astype(np.int32)
+    right = x.sum(axis=0).astype(np.int32)
+    arrays = {
+        "x": x,
+        "out": np.zeros(32, np.int32),
+        "data": np.zeros((4, 32), np.int32),
+        "flags": np.zeros(4, np.int32),
+    }
+    return arrays, {"out": right}
+
+
+@planted(4, 32, chained, race("data[b, t]", "total +="))
+def chain_with_a_wrong_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """Block b adds its row to that of block b - 1. The mistake waits for the flag of block 0."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     total = x[b, t]
@@ -222,20 +269,27 @@ def chain_with_a_wrong_flag(
         out[t] = total
 
 
-def chained(draw):
-    x = draw.integers(1, 1000, (4, 32)).astype(np.int32)
-    right = x.sum(axis=0).astype(np.int32)
+def added_by_the_last(draw):
+    x = draw.integers(1, 1000, (4, 64)).astype(np.int32)
     arrays = {
         "x": x,
-        "out": np.zeros(32, np.int32),
-        "data": np.zeros((4, 32), np.int32),
+        "out": np.zeros(64, np.int32),
+        "data": np.zeros((4, 64), np.int32),
         "flags": np.zeros(4, np.int32),
     }
-    return arrays, {"out": right}
+    return arrays, {"out": (2 * x.sum(axis=0)[::-1]).astype(np.int32)}
 
 
-@tc.kernel
-def last_block_adds(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+@planted(
+    4,
+    64,
+    added_by_the_last,
+    dict.fromkeys(
+        ("no fence before the ticket", "no fence after the ticket", "fence of another thread"),
+        race("data[b, t]", "total +="),
+    ),
+)
+def last_block_adds(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """Each block stores a partial sum, and the last one to draw a ticket adds them."""
     last = tc.shared(1, tc.s32)
     t, b = tc.threadIdx.x, tc.blockIdx.x
@@ -257,19 +311,26 @@ def last_block_adds(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array,
         out[t] = total
 
 
-def added_by_the_last(draw):
+def exchanged(draw):
     x = draw.integers(1, 1000, (4, 64)).astype(np.int32)
     arrays = {
         "x": x,
-        "out": np.zeros(64, np.int32),
+        "out": np.zeros((4, 64), np.int32),
         "data": np.zeros((4, 64), np.int32),
         "flags": np.zeros(4, np.int32),
     }
-    return arrays, {"out": (2 * x.sum(axis=0)[::-1]).astype(np.int32)}
+    return arrays, {"out": np.roll(5 * x, -1, axis=0)[:, ::-1]}
 
 
-@tc.kernel
-def barrier_of_the_grid(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+@planted(
+    4,
+    64,
+    exchanged,
+    dict.fromkeys(
+        ("no release", "no acquire", "no barrier before", "no barrier after"), race("data[b, t]", "out[b, t]")
+    ),
+)
+def barrier_of_the_grid(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
     """All blocks meet at a counter."""
     t, b, blocks = tc.threadIdx.x, tc.blockIdx.x, tc.gridDim.x
     data[b, t] = 5 * x[b, t]
@@ -286,19 +347,25 @@ def barrier_of_the_grid(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Ar
     out[b, t] = data[(b + 1) % blocks, 63 - t]
 
 
-def exchanged(draw):
-    x = draw.integers(1, 1000, (4, 64)).astype(np.int32)
-    arrays = {
-        "x": x,
-        "out": np.zeros((4, 64), np.int32),
-        "data": np.zeros((4, 64), np.int32),
-        "flags": np.zeros(4, np.int32),
+def locked_sum(draw):
+    x = draw.integers(1, 1000, 4).astype(np.int32)
+    return {"x": x, "out": np.zeros(1, np.int32), "lock": np.zeros(1, np.int32)}, {
+        "out": x.sum(keepdims=True).astype(np.int32)
     }
-    return arrays, {"out": np.roll(5 * x, -1, axis=0)[:, ::-1]}
 
 
-@tc.kernel
-def lock_between_blocks(x: tc.Array, out: tc.Array, lock: tc.Array, mistake: tc.Const = ""):
+@planted(
+    4,
+    32,
+    locked_sum,
+    {
+        "taken relaxed": race("out[0] +="),
+        "given back relaxed": race("out[0] +="),
+        "given back by a plain store": race(("taken = tc.emit", "lock[0] =")),
+        "cta scope": race("taken = tc.emit"),
+    },
+)
+def lock_between_blocks(x: tc.Array, out: tc.Array, lock: tc.Array, mistake: tc.Const):
     scope = "cta" if mistake == "cta scope" else "gpu"
     take = f"{'relaxed' if mistake == 'taken relaxed' else 'acquire'}.{scope}"
     if tc.threadIdx.x == 0:
@@ -316,15 +383,15 @@ def lock_between_blocks(x: tc.Array, out: tc.Array, lock: tc.Array, mistake: tc.
             )
 
 
-def locked_sum(draw):
-    x = draw.integers(1, 1000, 4).astype(np.int32)
-    return {"x": x, "out": np.zeros(1, np.int32), "lock": np.zeros(1, np.int32)}, {
-        "out": x.sum(keepdims=True).astype(np.int32)
+def published(draw):
+    x = draw.integers(1, 1000, 1).astype(np.int32)
+    return {"x": x, "out": np.zeros(32, np.int32), "data": np.zeros(1, np.int64)}, {
+        "out": np.full(32, x[0], np.int32)
     }
 
 
-@tc.kernel
-def torn_words(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = ""):
+@planted(2, 32, published, race('tc.emit("st.relaxed.gpu.global.b32", half, low)', "seen = tc.emit"))
+def torn_words(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
     """A 64-bit word is published by relaxed stores; the mistake uses two of 32 bits."""
     if tc.blockIdx.x == 0:
         if tc.threadIdx.x == 0:
@@ -343,18 +410,16 @@ def torn_words(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = "
         out[tc.threadIdx.x] = (seen >> 32).to(tc.s32)
 
 
-def published(draw):
-    x = draw.integers(1, 1000, 1).astype(np.int32)
-    return {"x": x, "out": np.zeros(32, np.int32), "data": np.zeros(1, np.int64)}, {
-        "out": np.full(32, x[0], np.int32)
-    }
+def read_back(draw):
+    x = draw.integers(1, 1000, 64).astype(np.int32)
+    return {"x": x, "out": np.zeros_like(x), "data": np.zeros_like(x)}, {"out": 2 * x[::-1]}
 
 
 # -- other ways to memory ------------------------------------------------------------------------
 
 
-@tc.kernel
-def read_only_path(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, read_back, race("data[t] =", "out[t] ="), *_RACE_OF_PROXIES)
+def read_only_path(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
     """ld.nc of what the launch writes: no barrier makes the cache forget."""
     t = tc.threadIdx.x
     data[t] = 2 * x[t]
@@ -362,14 +427,9 @@ def read_only_path(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const
     out[t] = data.at(63 - t).load(cache=".nc" if mistake else "")
 
 
-def read_back(draw):
-    x = draw.integers(1, 1000, 64).astype(np.int32)
-    return {"x": x, "out": np.zeros_like(x), "data": np.zeros_like(x)}, {"out": 2 * x[::-1]}
-
-
-@tc.kernel
+@planted(2, 64, handed_over, race("data[t] =", "out[t] ="), *_RACE_OF_PROXIES)
 def read_only_path_after_a_flag(
-    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""
+    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const
 ):
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
@@ -383,8 +443,14 @@ def read_only_path_after_a_flag(
         out[t] = data.at(t ^ 32).load(cache=".nc" if mistake else "")
 
 
-@tc.kernel
-def bulk_load_of_plain_stores(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    read_back,
+    {"no proxy fence": error("BULK_LOAD"), "no barrier": race("data[t] =", "BULK_LOAD")},
+    *_RACE_OF_PROXIES,
+)
+def bulk_load_of_plain_stores(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
     """The block writes a row and reads it back by a bulk copy."""
     tile, bar = tc.shared(64, tc.s32, align=128), tc.mbarriers(1)[0]
     t = tc.threadIdx.x
@@ -405,8 +471,8 @@ def bulk_load_of_plain_stores(x: tc.Array, out: tc.Array, data: tc.Array, mistak
     out[t] = tile[63 - t]
 
 
-@tc.kernel
-def bulk_store_is_read_back(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, read_back, race("tc.emit", "out[t] ="), *_RACE_OF_PROXIES)
+def bulk_store_is_read_back(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
     """A bulk store must be complete, not only done reading, before its target is loaded."""
     tile = tc.shared(64, tc.s32, align=128)
     t = tc.threadIdx.x
@@ -422,178 +488,3 @@ def bulk_store_is_read_back(x: tc.Array, out: tc.Array, data: tc.Array, mistake:
 
 
 _RACE_OF_PROXIES = (Race, EmulationError)
-
-CASES = [
-    *variants(
-        two_blocks_write_one_element, 4, 32, mapped(128, lambda x: x), Race, reports=race("out[i % 64")
-    ),
-    *variants(
-        two_blocks_write_one_value,
-        4,
-        32,
-        mapped((4, 32), lambda x: np.ones(4, np.int32)),
-        RaceWarning,
-        reports=race("out[0 if"),
-    ),
-    *variants(
-        first_values_agree,
-        4,
-        32,
-        mapped(32, lambda x: np.stack([x + b * (np.arange(32) >= 16) for b in range(4)]).astype(np.int32)),
-        Race,
-        reports=race("out[0 if"),
-    ),
-    *variants(
-        stencil_over_blocks,
-        3,
-        32,
-        mapped(96, lambda x: x + np.roll(x, -1)),
-        Race,
-        reports=race("value = x", "x[i] ="),
-    ),
-    *variants(
-        halo_of_the_neighbour_block,
-        3,
-        32,
-        mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])),
-        Race,
-        reports=race("out[0, i]", "next = out"),
-    ),
-    *variants(
-        exchange_inside_a_block,
-        1,
-        64,
-        mapped(64, lambda x: np.stack([x, x[::-1]])),
-        Race,
-        reports={
-            "no barrier": race("out[0, t]", "out[1, t]"),
-            "syncwarp for a barrier": race("out[0, t]", "out[1, t]"),
-        },
-    ),
-    *variants(
-        exchange_inside_a_warp,
-        1,
-        32,
-        mapped(32, lambda x: np.stack([x, x[np.arange(32) ^ 1]])),
-        Race,
-        reports=race("out[0, lane]", "out[1, lane]"),
-    ),
-    *variants(bytes_in_words, 4, 32, mapped((4, 32), packed), Race, reports=race("words.store")),
-    *variants(
-        split_k_without_atomics,
-        4,
-        32,
-        mapped((4, 32), lambda x: x.sum(axis=0).astype(np.int32)),
-        Race,
-        reports=race("out[t] +="),
-    ),
-    *variants(
-        atomics_of_narrow_scope,
-        4,
-        32,
-        mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)),
-        Race,
-        reports=race("tc.emit"),
-    ),
-    *variants(
-        plain_maximum_among_atomics,
-        4,
-        32,
-        mapped((4, 32), lambda x: x.max(keepdims=True)[0]),
-        Race,
-        reports=race("if out[0]", "tc.reduce #1"),
-    ),
-    *variants(
-        flag_between_blocks,
-        2,
-        64,
-        handed_over,
-        Race,
-        reports={
-            "relaxed store": race("data[t] =", "out[t] ="),
-            "relaxed load": race("data[t] =", "out[t] ="),
-            "store of cta scope": race("store(raises #2", "while load"),
-            "load of cta scope": race("store(raises #2", "while load"),
-            "volatile": race("data[t] =", "out[t] ="),
-            "no barrier before the flag": race("data[t] =", "out[t] ="),
-            "no barrier after the flag": race("data[t] =", "out[t] ="),
-            "flag before the data": race("data[t] =", "out[t] ="),
-            "plain flag": race("store(raises #2", "while load"),
-        },
-    ),
-    *variants(
-        fences_around_a_flag,
-        2,
-        64,
-        handed_over,
-        Race,
-        reports=dict.fromkeys(
-            ("none before the store", "none after the load", "fence of cta scope"),
-            race("data[t] =", "out[t] ="),
-        ),
-    ),
-    *variants(chain_with_a_wrong_flag, 4, 32, chained, Race, reports=race("data[b, t]", "total +=")),
-    *variants(
-        last_block_adds,
-        4,
-        64,
-        added_by_the_last,
-        Race,
-        reports=dict.fromkeys(
-            ("no fence before the ticket", "no fence after the ticket", "fence of another thread"),
-            race("data[b, t]", "total +="),
-        ),
-    ),
-    *variants(
-        barrier_of_the_grid,
-        4,
-        64,
-        exchanged,
-        Race,
-        reports=dict.fromkeys(
-            ("no release", "no acquire", "no barrier before", "no barrier after"),
-            race("data[b, t]", "out[b, t]"),
-        ),
-    ),
-    *variants(
-        lock_between_blocks,
-        4,
-        32,
-        locked_sum,
-        Race,
-        reports={
-            "taken relaxed": race("out[0] +="),
-            "given back relaxed": race("out[0] +="),
-            "given back by a plain store": race(("taken = tc.emit", "lock[0] =")),
-            "cta scope": race("taken = tc.emit"),
-        },
-    ),
-    *variants(
-        torn_words,
-        2,
-        32,
-        published,
-        Race,
-        reports=race('tc.emit("st.relaxed.gpu.global.b32", half, low)', "seen = tc.emit"),
-    ),
-    *variants(read_only_path, 1, 64, read_back, *_RACE_OF_PROXIES, reports=race("data[t] =", "out[t] =")),
-    *variants(
-        read_only_path_after_a_flag,
-        2,
-        64,
-        handed_over,
-        *_RACE_OF_PROXIES,
-        reports=race("data[t] =", "out[t] ="),
-    ),
-    *variants(
-        bulk_load_of_plain_stores,
-        1,
-        64,
-        read_back,
-        *_RACE_OF_PROXIES,
-        reports={"no proxy fence": error("BULK_LOAD"), "no barrier": race("data[t] =", "BULK_LOAD")},
-    ),
-    *variants(
-        bulk_store_is_read_back, 1, 64, read_back, *_RACE_OF_PROXIES, reports=race("tc.emit", "out[t] =")
-    ),
-]

@@ -14,7 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -172,26 +172,37 @@ class Case:
         return reports, "\n".join(wrong)
 
 
-def variants(
-    kernel: Any,
-    grid: Any,
-    block: Any,
-    make: Callable[[np.random.Generator], Arguments],
-    *errors: type[Exception],
-    reports: Report | Mapping[str, Report],
-    **more: Any,
-) -> list[Case]:
-    """A case for each mistake of a kernel; one that has a single mistake calls it "planted".
+class Planted(list[Case]):
+    """The cases of a module, each noted by the decorator of its kernel.
 
-    Without `errors`, any class is right.
+    Without `errors`, any class is right. The options are those of `Case`.
     """
-    name = kernel.__name__
-    if isinstance(reports, Report):
-        return [Case(name, kernel, grid, block, make, errors or ANY, reports, "planted", **more)]
-    return [
-        Case(f"{name}: {mistake}", kernel, grid, block, make, errors or ANY, report, mistake, **more)
-        for mistake, report in reports.items()
-    ]
+
+    def __init__(self, *errors: type[Exception], **options: Any) -> None:
+        super().__init__()
+        self.errors, self.options = errors or ANY, options
+
+    def __call__(
+        self,
+        grid: Any,
+        block: Any,
+        make: Callable[[np.random.Generator], Arguments],
+        reports: Report | Mapping[str, Report],
+        *errors: type[Exception],
+        **options: Any,
+    ) -> Callable[[Any], Any]:
+        """A case for each mistake of the kernel; a single mistake is called "planted"."""
+
+        def note(function: Any) -> Any:
+            kernel = tc.kernel(function)
+            named = {"planted": reports} if isinstance(reports, Report) else reports
+            for mistake, report in named.items():
+                name = kernel.__name__ + (f": {mistake}" if named is reports else "")
+                case = Case(name, kernel, grid, block, make, errors or self.errors, report, mistake)
+                self.append(replace(case, **{**self.options, **options}))
+            return kernel
+
+        return note
 
 
 def mapped(shape: Any, result: Callable[[np.ndarray], np.ndarray], **more: Any) -> Any:

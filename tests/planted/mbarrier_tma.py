@@ -6,7 +6,9 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.lang.mbarrier import Mbarrier
-from tests.planted.harness import Arguments, error, race, variants
+from tests.planted.harness import Arguments, Planted, error, race
+
+planted = Planted()
 
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
@@ -16,11 +18,43 @@ EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"
 INVALIDATE = "mbarrier.inval.shared::cta.b64"
 
 
+def sums(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (8, 64)).astype(np.int32)
+    out = np.zeros((2, 64), np.int32)
+    total = a.sum(axis=0)
+    return {"a": a, "out": out}, {"out": np.stack([total, 2 * total])}
+
+
 # -- a ring of stages, read by ordinary loads -----------------------------------------------------
 
 
-@tc.kernel
-def ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    96,
+    sums,
+    {
+        "full counts two arrivals": error("empty[slot].wait"),
+        "empty counts one arrival": error("where.arrive"),
+        "too few bytes": error("full[slot].wait #2"),
+        "too many bytes": error("empty[slot].wait"),
+        "consumer starts with parity 1": error("empty[slot].wait", "total += tile"),
+        "bytes expected in the next slot": error("full[to].arrive_expect_tx", "full[slot].wait #2"),
+        "bytes counted in the next slot": error("total += tile"),
+        "never released": error("empty[slot].wait"),
+        "bytes not expected": error("tc.tma_load"),
+        "producer does not wait": error("full[slot].arrive_expect_tx"),
+        "every lane produces": error("full[slot].arrive_expect_tx"),
+        "released between the loads": race("tc.tma_load", "other +="),
+        "no syncwarp before the release": race("tc.tma_load", "total += tile"),
+        "next slot released": error("where.arrive"),
+        "read again after the release": race("tc.tma_load", "total += 0"),
+        "only lane 0 waits": error("total += tile"),
+        "consumer waits for no phase": error("total += tile"),
+        "loads not fenced before the release": error("tc.tma_load"),
+        "lane 0 fences before the lanes meet": error("tc.tma_load"),
+    },
+)
+def ring(a: tc.Array, out: tc.Array, mistake: tc.Const):
     """Warp 0 brings lines of 64 words by TMA; warps 1 and 2 add them up by ordinary loads."""
     tc.launch_bounds(96)
     stages = 3
@@ -86,31 +120,25 @@ def ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[warp - 1, lane], out[warp - 1, lane + 32] = total * warp, other * warp
 
 
-RING = {
-    "full counts two arrivals": error("empty[slot].wait"),
-    "empty counts one arrival": error("where.arrive"),
-    "too few bytes": error("full[slot].wait #2"),
-    "too many bytes": error("empty[slot].wait"),
-    "consumer starts with parity 1": error("empty[slot].wait", "total += tile"),
-    "bytes expected in the next slot": error("full[to].arrive_expect_tx", "full[slot].wait #2"),
-    "bytes counted in the next slot": error("total += tile"),
-    "never released": error("empty[slot].wait"),
-    "bytes not expected": error("tc.tma_load"),
-    "producer does not wait": error("full[slot].arrive_expect_tx"),
-    "every lane produces": error("full[slot].arrive_expect_tx"),
-    "released between the loads": race("tc.tma_load", "other +="),
-    "no syncwarp before the release": race("tc.tma_load", "total += tile"),
-    "next slot released": error("where.arrive"),
-    "read again after the release": race("tc.tma_load", "total += 0"),
-    "only lane 0 waits": error("total += tile"),
-    "consumer waits for no phase": error("total += tile"),
-    "loads not fenced before the release": error("tc.tma_load"),
-    "lane 0 fences before the lanes meet": error("tc.tma_load"),
-}
+def two_sums(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
+    total = a.sum(axis=0)[::-1]
+    return {"a": a, "out": np.zeros((2, 64), np.int32)}, {"out": np.stack([total, -total])}
 
 
-@tc.kernel
-def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    two_sums,
+    {
+        "full counts 32": error("full[slot].arrive() #2", "total +="),
+        "arrive before the stores": race("tile[slot, 0, t64]", "total +="),
+        "release before the loads": race("tile[slot, 0, t64]", "total +="),
+        "consumers test once": error("total +=", "empty[slot].arrive #2"),
+        "even lanes arrive for all": race("tile[slot, 0, t64]", "total +="),
+    },
+)
+def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const):
     """Warps 0 and 1 store lines to a ring, warps 2 and 3 add them up; every thread arrives."""
     tc.launch_bounds(128)
     stages = 2
@@ -151,17 +179,23 @@ def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[0, t64], out[1, t64] = total, other
 
 
-RING_OF_THREADS = {
-    "full counts 32": error("full[slot].arrive() #2", "total +="),
-    "arrive before the stores": race("tile[slot, 0, t64]", "total +="),
-    "release before the loads": race("tile[slot, 0, t64]", "total +="),
-    "consumers test once": error("total +=", "empty[slot].arrive #2"),
-    "even lanes arrive for all": race("tile[slot, 0, t64]", "total +="),
-}
+def long_sums(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (5, 512)).astype(np.int32)
+    return {"a": a, "out": np.zeros(512, np.int32)}, {"out": a.sum(axis=0)}
 
 
-@tc.kernel
-def ring_of_a_group(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    160,
+    long_sums,
+    {
+        "no barrier before the release": race("tc.emit", "tile.at(slot, 4 * me).load(4)"),
+        "syncwarp for a barrier": race("tc.emit", "tile.at(slot, 4 * me).load(4)"),
+        "vectors read after the release": race("tc.emit", "tile.at(slot, 4 * me + 2)"),
+        "loads not fenced before the release": error("tc.emit"),
+    },
+)
+def ring_of_a_group(a: tc.Array, out: tc.Array, mistake: tc.Const):
     """Bulk copies bring lines; warps 1 to 4 read them, meet, and one thread releases for all."""
     tc.launch_bounds(160)
     stages = 2
@@ -207,16 +241,32 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[4 * me + i] = totals[i]
 
 
-RING_OF_A_GROUP = {
-    "no barrier before the release": race("tc.emit", "tile.at(slot, 4 * me).load(4)"),
-    "syncwarp for a barrier": race("tc.emit", "tile.at(slot, 4 * me).load(4)"),
-    "vectors read after the release": race("tc.emit", "tile.at(slot, 4 * me + 2)"),
-    "loads not fenced before the release": error("tc.emit"),
-}
+def five_lines(draw: np.random.Generator) -> Arguments:
+    lines = 100 * np.arange(5)[:, None] + np.arange(64) - 63
+    return {"d": np.zeros((5, 64), np.int32)}, {"d": lines.astype(np.int32)}
 
 
-@tc.kernel
-def bulk_stores(d: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    five_lines,
+    {
+        "no fence": error("tc.tma_store(map, (i, 0) #2"),
+        "fence behind the barrier": error("tc.tma_store(map, (i, 0) #2"),
+        "fence by one thread": error("tc.tma_store(map, (i, 0) #2"),
+        "no barrier before the copy": race("buffer[0, 63 - t] = 100 #1", "tc.tma_store(map, (i, 0) #2"),
+        "no wait for the buffer": error("buffer[0, 63 - t] = 100 #1"),
+        "wait for one less": error("buffer[0, 63 - t] = 100 #1"),
+        "wait by another thread": error("buffer[0, 63 - t] = 100 #1"),
+        "no commit": error("buffer[0, 63 - t] = 100 #1"),
+        # The lanes' stores, of the same bytes, are a warning; the buffer is written while lanes 1 to 31 still read it.
+        "every lane stores": error("buffer[0, 63 - t] = 100 #1"),
+        "a store behind the barrier": race("buffer[0, 63 - t] = 100 #2", "tc.tma_store(map, (i, 0) #2"),
+        "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0) #2"),
+        "no last wait": error("tc.tma_store(map, (i, 0) #2"),
+    },
+)
+def bulk_stores(d: tc.Array, mistake: tc.Const):
     """64 threads write lines to two buffers in turn, and thread 0 stores them by TMA."""
     tc.launch_bounds(64)
     map = tc.tensor_map(d, (1, 64))
@@ -260,25 +310,26 @@ def bulk_stores(d: tc.Array, mistake: tc.Const = ""):
             tc.tma_store_wait(0)
 
 
-BULK_STORES = {
-    "no fence": error("tc.tma_store(map, (i, 0) #2"),
-    "fence behind the barrier": error("tc.tma_store(map, (i, 0) #2"),
-    "fence by one thread": error("tc.tma_store(map, (i, 0) #2"),
-    "no barrier before the copy": race("buffer[0, 63 - t] = 100 #1", "tc.tma_store(map, (i, 0) #2"),
-    "no wait for the buffer": error("buffer[0, 63 - t] = 100 #1"),
-    "wait for one less": error("buffer[0, 63 - t] = 100 #1"),
-    "wait by another thread": error("buffer[0, 63 - t] = 100 #1"),
-    "no commit": error("buffer[0, 63 - t] = 100 #1"),
-    # The lanes' stores, of the same bytes, are a warning; the buffer is written while lanes 1 to 31 still read it.
-    "every lane stores": error("buffer[0, 63 - t] = 100 #1"),
-    "a store behind the barrier": race("buffer[0, 63 - t] = 100 #2", "tc.tma_store(map, (i, 0) #2"),
-    "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0) #2"),
-    "no last wait": error("tc.tma_store(map, (i, 0) #2"),
-}
+def one_line(draw: np.random.Generator) -> Arguments:
+    line = 3 * np.arange(64, dtype=np.int32)
+    out = np.zeros((2, 64), np.int32)
+    return {"d": np.zeros((1, 64), np.int32), "out": out}, {"out": np.stack([line, line])}
 
 
-@tc.kernel
-def read_back(d: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    one_line,
+    {
+        "an older store without a proxy fence": error("tc.tma_store(map"),
+        "waited for the reads alone": race("tc.tma_store(map", "tc.tma_load"),
+        "no wait": race("tc.tma_store(map", "tc.tma_load"),
+        "read ahead of the barrier behind the wait": race("tc.tma_store(map", "out[1, t] = d #1"),
+        "loaded by TMA behind wait_group.read": race("tc.tma_store(map", "tc.tma_load"),
+        "added atomically": race("tc.tma_store(map", "tc.reduce"),
+    },
+)
+def read_back(d: tc.Array, out: tc.Array, mistake: tc.Const):
     """Thread 0 stores a line by TMA; when it has landed, all threads read it in global memory."""
     tc.launch_bounds(64)
     map = tc.tensor_map(d, (1, 64))
@@ -329,18 +380,27 @@ def read_back(d: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.tma_store_wait(0)
 
 
-READ_BACK = {
-    "an older store without a proxy fence": error("tc.tma_store(map"),
-    "waited for the reads alone": race("tc.tma_store(map", "tc.tma_load"),
-    "no wait": race("tc.tma_store(map", "tc.tma_load"),
-    "read ahead of the barrier behind the wait": race("tc.tma_store(map", "out[1, t] = d #1"),
-    "loaded by TMA behind wait_group.read": race("tc.tma_store(map", "tc.tma_load"),
-    "added atomically": race("tc.tma_store(map", "tc.reduce"),
-}
+def falling_line(draw: np.random.Generator) -> Arguments:
+    out = np.zeros(64, np.int32)
+    falling = (5 * np.arange(64)[::-1]).astype(np.int32)
+    return {"a": np.zeros((1, 64), np.int32), "out": out}, {"out": falling}
 
 
-@tc.kernel
-def written_then_loaded(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    falling_line,
+    {
+        "no proxy fence": error("tc.tma_load"),
+        "an ordinary fence alone": error("tc.tma_load"),
+        "a fence for shared memory alone": error("tc.tma_load"),
+        "fence by one thread": error("tc.tma_load"),
+        "no barrier": race("a[0, 63 - t] #1", "tc.tma_load"),
+        "no proxy fence for a bulk copy": error("tc.emit(BULK_LOAD"),
+        "overwritten in flight": race("a[0, 63 - t] #2", "tc.tma_load"),
+    },
+)
+def written_then_loaded(a: tc.Array, out: tc.Array, mistake: tc.Const):
     """All threads write a line of global memory, and a bulk copy or TMA brings it back."""
     tc.launch_bounds(64)
     map = tc.tensor_map(a, (1, 64))
@@ -376,19 +436,26 @@ def written_then_loaded(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = tile[0, t]
 
 
-WRITTEN_THEN_LOADED = {
-    "no proxy fence": error("tc.tma_load"),
-    "an ordinary fence alone": error("tc.tma_load"),
-    "a fence for shared memory alone": error("tc.tma_load"),
-    "fence by one thread": error("tc.tma_load"),
-    "no barrier": race("a[0, 63 - t] #1", "tc.tma_load"),
-    "no proxy fence for a bulk copy": error("tc.emit(BULK_LOAD"),
-    "overwritten in flight": race("a[0, 63 - t] #2", "tc.tma_load"),
-}
+def sum_of_lines(draw: np.random.Generator) -> Arguments:
+    d = np.zeros((3, 32), np.int32)
+    d[0] = draw.integers(0, 9, 32)
+    expected = d.copy()
+    expected[0] += (2 * (2 * np.arange(32) + 1)).astype(np.int32)
+    return {"d": d}, {"d": expected}
 
 
-@tc.kernel
-def sums_in_bulk(d: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    64,
+    sum_of_lines,
+    {
+        "read before the others have added": race("tile.at(warp, 0)", "d[1 + warp, lane]"),
+        "plain addition beside it": race("tile.at(warp, 0)", "d[0, lane] ="),
+        "a copy instead of a sum": race("tc.emit(BULK_STORE", ("tc.emit(BULK_STORE", "tile.at(1, 0)")),
+        "exit in flight": error("tile.at(warp, 0)"),
+    },
+)
+def sums_in_bulk(d: tc.Array, mistake: tc.Const):
     """Two warps of each block add a line of 32 words to the same line of global memory, in bulk."""
     tc.launch_bounds(64)
     tile = tc.shared((2, 32), tc.s32, align=128)
@@ -415,16 +482,35 @@ def sums_in_bulk(d: tc.Array, mistake: tc.Const = ""):
             tc.tma_store_wait(0)
 
 
-SUMS_IN_BULK = {
-    "read before the others have added": race("tile.at(warp, 0)", "d[1 + warp, lane]"),
-    "plain addition beside it": race("tile.at(warp, 0)", "d[0, lane] ="),
-    "a copy instead of a sum": race("tc.emit(BULK_STORE", ("tc.emit(BULK_STORE", "tile.at(1, 0)")),
-    "exit in flight": error("tile.at(warp, 0)"),
-}
+def a_line(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (1, 64)).astype(np.int32)
+    return {"a": a, "out": np.zeros(64, np.int32)}, {"out": a[0]}
 
 
-@tc.kernel
-def initialised(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    a_line,
+    {
+        "by every thread": error("bar.init(t"),
+        "no barrier behind it": race("bar.init(t", "bar.wait"),
+        "fence missing": error("tc.tma_load"),
+        "data stored over it": error("words[2]"),
+        "bulk copy over it": error("tc.emit(BULK_LOAD"),
+        "fence by another thread": error("tc.tma_load"),
+        "with no arrivals": error("bar.init(t"),
+        "at half a word": error("bar.init(t"),
+        "twice": error("bar.init(1) #1"),
+        "invalidated before its use": error("bar.arrive_expect_tx"),
+        "never": error("bar.arrive_expect_tx"),
+        "invalidated in flight": error("bar.wait"),
+        "initialised again in flight": error("bar.init(1) #2"),
+        "waits for parity 2": error("bar.wait"),
+        "invalidated while others wait": race("tc.emit(INVALIDATE #3", "bar.wait"),
+        "its memory used as data": error('tc.emit("st.shared.b64"'),
+    },
+)
+def initialised(a: tc.Array, out: tc.Array, mistake: tc.Const):
     """One load, whose mbarrier somebody must have initialised; two warps wait for it."""
     tc.launch_bounds(64)
     map = tc.tensor_map(a, (1, 64))
@@ -477,28 +563,36 @@ def initialised(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             tc.emit("st.shared.b64", bar.address, tc.u64(1))
 
 
-INITIALISED = {
-    "by every thread": error("bar.init(t"),
-    "no barrier behind it": race("bar.init(t", "bar.wait"),
-    "fence missing": error("tc.tma_load"),
-    "data stored over it": error("words[2]"),
-    "bulk copy over it": error("tc.emit(BULK_LOAD"),
-    "fence by another thread": error("tc.tma_load"),
-    "with no arrivals": error("bar.init(t"),
-    "at half a word": error("bar.init(t"),
-    "twice": error("bar.init(1) #1"),
-    "invalidated before its use": error("bar.arrive_expect_tx"),
-    "never": error("bar.arrive_expect_tx"),
-    "invalidated in flight": error("bar.wait"),
-    "initialised again in flight": error("bar.init(1) #2"),
-    "waits for parity 2": error("bar.wait"),
-    "invalidated while others wait": race("tc.emit(INVALIDATE #3", "bar.wait"),
-    "its memory used as data": error('tc.emit("st.shared.b64"'),
-}
+def a_box(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (12, 128)).astype(np.int32)
+    line = np.arange(128, dtype=np.int32)
+    arguments = {"a": a, "out": np.zeros(128, np.int32), "d": np.zeros((4, 32), np.int32)}
+    out = a[4:8, 64:96].ravel() + line
+    return arguments, {"out": out, "d": line.reshape(4, 32)}
 
 
-@tc.kernel
-def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    a_box,
+    {
+        "swapped coordinates": error("tc.emit(TENSOR_LOAD, to, map"),
+        "box over the next slot": race("tc.emit(TENSOR_LOAD, to, big", "mine = tile", error="mine = tile"),
+        "bulk copy of 24 bytes": error("tc.emit(BULK_LOAD, to, source, 24"),
+        "bulk copy from 4 bytes on": error("tc.emit(BULK_LOAD, to, source + 4"),
+        "bulk copy to 8 bytes on": error("tc.emit(BULK_LOAD, to + 8"),
+        "bulk copy past the array": error("tc.emit(BULK_LOAD, to, a.at(11, 64)"),
+        "bulk copy past the slot": error("bar.arrive_expect_tx(512)"),
+        "column of 8 bytes": error("tc.emit(TENSOR_LOAD, to, map"),
+        "box at 16 bytes": error("tc.emit(TENSOR_LOAD, to, map"),
+        "box past the end of shared memory": error("tc.emit(TENSOR_LOAD, to, map"),
+        "bulk store past the array": error("tc.emit(BULK_STORE"),
+        "store of an unwritten slot": error("tc.tma_store(map_d, (0, 0), tile[2])"),
+        "store at a negative row": error('tc.emit("cp.async.bulk'),
+        "store from 16 bytes on": error('tc.emit("cp.async.bulk'),
+    },
+)
+def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const):
     """Loads a box of 4 x 32 of a, and stores it to d."""
     tc.launch_bounds(128)
     map, map_d = tc.tensor_map(a, (4, 32)), tc.tensor_map(d, (4, 32))
@@ -564,26 +658,22 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         tc.tma_store_wait(0)
 
 
-PLACES = {
-    "swapped coordinates": error("tc.emit(TENSOR_LOAD, to, map"),
-    "box over the next slot": race("tc.emit(TENSOR_LOAD, to, big", "mine = tile", error="mine = tile"),
-    "bulk copy of 24 bytes": error("tc.emit(BULK_LOAD, to, source, 24"),
-    "bulk copy from 4 bytes on": error("tc.emit(BULK_LOAD, to, source + 4"),
-    "bulk copy to 8 bytes on": error("tc.emit(BULK_LOAD, to + 8"),
-    "bulk copy past the array": error("tc.emit(BULK_LOAD, to, a.at(11, 64)"),
-    "bulk copy past the slot": error("bar.arrive_expect_tx(512)"),
-    "column of 8 bytes": error("tc.emit(TENSOR_LOAD, to, map"),
-    "box at 16 bytes": error("tc.emit(TENSOR_LOAD, to, map"),
-    "box past the end of shared memory": error("tc.emit(TENSOR_LOAD, to, map"),
-    "bulk store past the array": error("tc.emit(BULK_STORE"),
-    "store of an unwritten slot": error("tc.tma_store(map_d, (0, 0), tile[2])"),
-    "store at a negative row": error('tc.emit("cp.async.bulk'),
-    "store from 16 bytes on": error('tc.emit("cp.async.bulk'),
-}
+def four_turns(draw: np.random.Generator) -> Arguments:
+    out = 4 * (31 - np.arange(32, dtype=np.int32)) + 6
+    return {"out": np.zeros(32, np.int32)}, {"out": out}
 
 
-@tc.kernel
-def passed_by(out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    four_turns,
+    {
+        "waits for every other phase": race("data[31 - lane]", "total +=", error="total +="),
+        "data without an answer": error("there.arrive()"),
+        "predicate leaves lanes out": race("data[31 - lane]", "total +="),
+    },
+)
+def passed_by(out: tc.Array, mistake: tc.Const):
     """Warp 1 works through phases, warp 0 waits for each of them, and answers."""
     tc.launch_bounds(64)
     there, back = tc.mbarriers(2)[0], tc.mbarriers(2)[1]
@@ -612,15 +702,29 @@ def passed_by(out: tc.Array, mistake: tc.Const = ""):
         out[lane] = total
 
 
-PASSED_BY = {
-    "waits for every other phase": race("data[31 - lane]", "total +=", error="total +="),
-    "data without an answer": error("there.arrive()"),
-    "predicate leaves lanes out": race("data[31 - lane]", "total +="),
-}
+def folded_sums(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
+    total = a.sum(axis=0)
+    folded = 2 * (total[:32] + total[:31:-1])[::-1]
+    return {"a": a, "out": np.zeros(32, np.int32)}, {"out": folded.astype(np.int32)}
 
 
-@tc.kernel
-def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    96,
+    folded_sums,
+    {
+        "one arrival for two": error("while not empty", "while not full"),
+        "released before its lanes meet": race("map, (k, 0)", "total +="),
+        "arrives before the second expectation": error("total +="),
+        "ended while others wait": error("while not full", "tc.emit(INVALIDATE, full[0"),
+        "stage polled once": error("total +=", "empty[slot].arrive(2 #2"),
+        "the lanes do not meet behind the wait": error("total +="),
+        "scratch over a barrier that lives": error('tc.emit("st.shared.b64", full[0].address, tc.u64(1))'),
+        "scratch read by its own warp alone": race("tile[0, warp - 1", "out[lane]"),
+    },
+)
+def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const):
     """Correct in ways that are seldom seen: waits by polling, by one lane for its warp; a copy
     before its bytes are expected; barriers that end, and tiles that become ordinary memory."""
     tc.launch_bounds(96)
@@ -694,99 +798,3 @@ def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.barrier()
     if t < 32:
         out[lane] = tile[0, 0, 0, lane] + tile[0, 1, 0, lane]
-
-
-UNUSUAL_RING = {
-    "one arrival for two": error("while not empty", "while not full"),
-    "released before its lanes meet": race("map, (k, 0)", "total +="),
-    "arrives before the second expectation": error("total +="),
-    "ended while others wait": error("while not full", "tc.emit(INVALIDATE, full[0"),
-    "stage polled once": error("total +=", "empty[slot].arrive(2 #2"),
-    "the lanes do not meet behind the wait": error("total +="),
-    "scratch over a barrier that lives": error('tc.emit("st.shared.b64", full[0].address, tc.u64(1))'),
-    "scratch read by its own warp alone": race("tile[0, warp - 1", "out[lane]"),
-}
-
-
-# -- launches -------------------------------------------------------------------------------------
-def sums(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (8, 64)).astype(np.int32)
-    out = np.zeros((2, 64), np.int32)
-    total = a.sum(axis=0)
-    return {"a": a, "out": out}, {"out": np.stack([total, 2 * total])}
-
-
-def two_sums(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
-    total = a.sum(axis=0)[::-1]
-    return {"a": a, "out": np.zeros((2, 64), np.int32)}, {"out": np.stack([total, -total])}
-
-
-def long_sums(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (5, 512)).astype(np.int32)
-    return {"a": a, "out": np.zeros(512, np.int32)}, {"out": a.sum(axis=0)}
-
-
-def five_lines(draw: np.random.Generator) -> Arguments:
-    lines = 100 * np.arange(5)[:, None] + np.arange(64) - 63
-    return {"d": np.zeros((5, 64), np.int32)}, {"d": lines.astype(np.int32)}
-
-
-def one_line(draw: np.random.Generator) -> Arguments:
-    line = 3 * np.arange(64, dtype=np.int32)
-    out = np.zeros((2, 64), np.int32)
-    return {"d": np.zeros((1, 64), np.int32), "out": out}, {"out": np.stack([line, line])}
-
-
-def falling_line(draw: np.random.Generator) -> Arguments:
-    out = np.zeros(64, np.int32)
-    falling = (5 * np.arange(64)[::-1]).astype(np.int32)
-    return {"a": np.zeros((1, 64), np.int32), "out": out}, {"out": falling}
-
-
-def sum_of_lines(draw: np.random.Generator) -> Arguments:
-    d = np.zeros((3, 32), np.int32)
-    d[0] = draw.integers(0, 9, 32)
-    expected = d.copy()
-    expected[0] += (2 * (2 * np.arange(32) + 1)).astype(np.int32)
-    return {"d": d}, {"d": expected}
-
-
-def a_line(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (1, 64)).astype(np.int32)
-    return {"a": a, "out": np.zeros(64, np.int32)}, {"out": a[0]}
-
-
-def a_box(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (12, 128)).astype(np.int32)
-    line = np.arange(128, dtype=np.int32)
-    arguments = {"a": a, "out": np.zeros(128, np.int32), "d": np.zeros((4, 32), np.int32)}
-    out = a[4:8, 64:96].ravel() + line
-    return arguments, {"out": out, "d": line.reshape(4, 32)}
-
-
-def four_turns(draw: np.random.Generator) -> Arguments:
-    out = 4 * (31 - np.arange(32, dtype=np.int32)) + 6
-    return {"out": np.zeros(32, np.int32)}, {"out": out}
-
-
-def folded_sums(draw: np.random.Generator) -> Arguments:
-    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
-    total = a.sum(axis=0)
-    folded = 2 * (total[:32] + total[:31:-1])[::-1]
-    return {"a": a, "out": np.zeros(32, np.int32)}, {"out": folded.astype(np.int32)}
-
-
-CASES = [
-    *variants(ring, 1, 96, sums, reports=RING),
-    *variants(ring_of_threads, 1, 128, two_sums, reports=RING_OF_THREADS),
-    *variants(ring_of_a_group, 1, 160, long_sums, reports=RING_OF_A_GROUP),
-    *variants(bulk_stores, 1, 64, five_lines, reports=BULK_STORES),
-    *variants(read_back, 1, 64, one_line, reports=READ_BACK),
-    *variants(written_then_loaded, 1, 64, falling_line, reports=WRITTEN_THEN_LOADED),
-    *variants(sums_in_bulk, 2, 64, sum_of_lines, reports=SUMS_IN_BULK),
-    *variants(initialised, 1, 64, a_line, reports=INITIALISED),
-    *variants(places, 1, 128, a_box, reports=PLACES),
-    *variants(passed_by, 1, 64, four_turns, reports=PASSED_BY),
-    *variants(unusual_ring, 1, 96, folded_sums, reports=UNUSUAL_RING),
-]

@@ -6,15 +6,21 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
-from tests.planted.harness import error, mapped, variants
+from tests.planted.harness import Planted, error, mapped
 
-OUTSIDE = (OutOfBounds, EmulationError)
+planted = Planted(OutOfBounds, EmulationError)
+
 
 # -- arrays -------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def off_by_one(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: np.roll(x, -1)),
+    {"behind the end": error("value = x[t + 1]"), "before the start": error("value = x[t - 1]")},
+)
+def off_by_one(x: tc.Array, out: tc.Array, mistake: tc.Const):
     t = tc.threadIdx.x
     if mistake == "behind the end":
         value = x[t + 1]
@@ -35,11 +41,27 @@ def fixed(draw):
     return {"x": x, "out": np.zeros_like(x)}, {"out": x.copy()}
 
 
+def last_rows(draw):
+    x = draw.integers(-4, 5, (32, 16)).astype(np.float16)
+    right = x[16:, :8].astype(np.float32)
+    return {"x": x, "out": np.zeros_like(right)}, {"out": right}
+
+
 # -- shared memory ------------------------------------------------------------------------------
 
 
-@tc.kernel
-def matrix_beyond_the_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    last_rows,
+    {
+        "view": error("fragment ="),
+        "address": error("tile.at(n - 4 + lane % 8, 0)"),
+        "alignment": error("tile.at(lane % 8, n // 8)"),
+        "uninitialised": error("fragment ="),
+    },
+)
+def matrix_beyond_the_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """ldmatrix of rows that the tile does not have, or has not been given."""
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tile, behind = tc.shared((32, 16), tc.f16), tc.shared((32, 16), tc.f16)
@@ -65,19 +87,13 @@ def matrix_beyond_the_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.store_elements(out, mma(fragment, one, mma.d.zeros()))
 
 
-def last_rows(draw):
-    x = draw.integers(-4, 5, (32, 16)).astype(np.float16)
-    right = x[16:, :8].astype(np.float32)
-    return {"x": x, "out": np.zeros_like(right)}, {"out": right}
-
-
 def square(draw):
     x = draw.integers(-9, 9, (16, 16)).astype(np.float32)
     return {"x": x, "out": np.zeros_like(x)}, {"out": x.copy()}
 
 
-@tc.kernel
-def dynamic_tiles_overlap(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, mapped(64, lambda x: x[::-1]), error("second ="), shared_bytes=512)
+def dynamic_tiles_overlap(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Offsets are in bytes; the mistake counts elements, so that the second tile begins in the first."""
     first = tc.dynamic_shared(64, tc.s32)
     second = tc.dynamic_shared(64, tc.s32, offset=64 if mistake else 256)
@@ -89,8 +105,24 @@ def dynamic_tiles_overlap(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = first[63 - t] * second[t]
 
 
-@tc.kernel
-def never_written(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def _halo(x):
+    padded = np.concatenate([[0], x, [0]])
+    return (padded[:-2] + padded[1:-1] + padded[2:]).astype(np.int32)
+
+
+@planted(
+    1,
+    64,
+    mapped(64, _halo),
+    {
+        "nothing": error("out[t] ="),
+        "one warp": error("out[t] ="),
+        "half of each word": error("out[t] ="),
+        "sum": error("tc.reduce"),
+    },
+    Uninitialised,
+)
+def never_written(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(66, tc.s32)
     t = tc.threadIdx.x
     if mistake == "one warp":
@@ -115,8 +147,20 @@ def never_written(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 # -- alignment ----------------------------------------------------------------------------------
 
 
-@tc.kernel
-def misaligned(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    mapped(64, lambda x: x[:32]),
+    {
+        "global vector": error("value = x.at"),
+        "shared vector": error("tile.at(t).store"),
+        "odd half": error("value = (x.at"),
+        "atomic": error("tc.reduce"),
+        "copy": error("tc.cp_async"),
+    },
+    Misaligned,
+)
+def misaligned(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(80, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -134,69 +178,3 @@ def misaligned(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     elif mistake == "copy":
         tc.cp_async(tile.at(32 + t), x.at(t), 16)
     out[t] = value
-
-
-def _halo(x):
-    padded = np.concatenate([[0], x, [0]])
-    return (padded[:-2] + padded[1:-1] + padded[2:]).astype(np.int32)
-
-
-CASES = [
-    *variants(
-        off_by_one,
-        1,
-        32,
-        mapped(32, lambda x: np.roll(x, -1)),
-        OutOfBounds,
-        reports={"behind the end": error("value = x[t + 1]"), "before the start": error("value = x[t - 1]")},
-    ),
-    *variants(
-        matrix_beyond_the_tile,
-        1,
-        32,
-        last_rows,
-        *OUTSIDE,
-        reports={
-            "view": error("fragment ="),
-            "address": error("tile.at(n - 4 + lane % 8, 0)"),
-            "alignment": error("tile.at(lane % 8, n // 8)"),
-            "uninitialised": error("fragment ="),
-        },
-    ),
-    *variants(
-        dynamic_tiles_overlap,
-        1,
-        64,
-        mapped(64, lambda x: x[::-1]),
-        EmulationError,
-        reports=error("second ="),
-        shared_bytes=512,
-    ),
-    *variants(
-        never_written,
-        1,
-        64,
-        mapped(64, _halo),
-        Uninitialised,
-        reports={
-            "nothing": error("out[t] ="),
-            "one warp": error("out[t] ="),
-            "half of each word": error("out[t] ="),
-            "sum": error("tc.reduce"),
-        },
-    ),
-    *variants(
-        misaligned,
-        1,
-        32,
-        mapped(64, lambda x: x[:32]),
-        Misaligned,
-        reports={
-            "global vector": error("value = x.at"),
-            "shared vector": error("tile.at(t).store"),
-            "odd half": error("value = (x.at"),
-            "atomic": error("tc.reduce"),
-            "copy": error("tc.cp_async"),
-        },
-    ),
-]

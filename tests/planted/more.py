@@ -7,7 +7,9 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tests.planted import library
-from tests.planted.harness import error, mapped, race, variants
+from tests.planted.harness import Planted, error, mapped, race
+
+planted = Planted()
 
 MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
 
@@ -15,8 +17,17 @@ MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
 # -- helpers --------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def sums_by_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped((2, 64), lambda x: np.repeat(x.sum(1, keepdims=True), 64, 1).astype(np.int32)),
+    {
+        "no barrier between": race("out[0, t] = library", "out[1, t]"),
+        "a warp stays away": race("total =", "out[1, t]"),
+        "small tile": error("out[0, t] = library"),
+    },
+)
+def sums_by_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(32 if mistake == "small tile" else 64, tc.s32)
     t = tc.threadIdx.x
     if mistake == "a warp stays away":
@@ -30,8 +41,13 @@ def sums_by_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[1, t] = library.block_sum(tile, x[1, t], 64)
 
 
-@tc.kernel
-def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped(64, lambda x: x[::-1].copy()),
+    {"no barrier": race("tile[place]", "return tile"), "index": error("tile[place]")},
+)
+def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A function in the kernel."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -48,8 +64,24 @@ def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = mirrored(t)
 
 
-@tc.kernel
-def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+def locked(draw):
+    x = draw.integers(1, 100, 3).astype(np.int32)
+    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(1, np.int32)}, {
+        "out": x.sum(keepdims=True)
+    }
+
+
+@planted(
+    3,
+    32,
+    locked,
+    {
+        "given back early": race("out[0] ="),
+        "not taken": race("out[0] ="),
+        "never given back": error("library.lock"),
+    },
+)
+def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.Const):
     """Blocks add to one place under a lock."""
     if tc.threadIdx.x == 0:
         if mistake != "not taken" or tc.blockIdx.x > 0:
@@ -61,18 +93,16 @@ def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.C
             library.unlock(flags.at(0))
 
 
-def locked(draw):
-    x = draw.integers(1, 100, 3).astype(np.int32)
-    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(1, np.int32)}, {
-        "out": x.sum(keepdims=True)
-    }
-
-
 # -- blocks ---------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def square_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    (16, 16),
+    mapped((16, 16), lambda x: x.T.copy()),
+    {"no barrier": race("tile[row", "out[row, col]"), "y for x": race("tile[row")},
+)
+def square_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Blocks of 16 x 16 transpose a tile."""
     tile = tc.shared((16, 16), tc.s32)
     col, row = tc.threadIdx.x, tc.threadIdx.y
@@ -82,8 +112,18 @@ def square_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[row, col] = tile[col, row]
 
 
-@tc.kernel
-def odd_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    48,
+    mapped(96, lambda x: x[:48] + x[:47:-1]),
+    {
+        "count": error("tc.barrier(1, 96)"),
+        "lane that does not exist": error("value +="),
+        "no barrier": race("tile[i] =", "value ="),
+        "stride": error("value ="),
+    },
+)
+def odd_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """48 threads, which count as 64 at a barrier."""
     tile = tc.shared(96, tc.s32)
     t = tc.threadIdx.x
@@ -100,8 +140,13 @@ def odd_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = value
 
 
-@tc.kernel
-def turns_known_at_compile_time(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32)),
+    {"barrier in even turns": race("tile[i % 2, t]", "total +=")},
+)
+def turns_known_at_compile_time(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Two buffers in unrolled turns."""
     tile = tc.shared((2, 64), tc.s32)
     t, total = tc.threadIdx.x, 0
@@ -113,11 +158,25 @@ def turns_known_at_compile_time(x: tc.Array, out: tc.Array, mistake: tc.Const = 
     out[t] = total
 
 
+def some_bytes(draw):
+    x = draw.integers(-9, 9, 64).astype(np.int8)
+    return {"x": x, "out": np.zeros_like(x)}, {"out": x[::-1].copy()}
+
+
 # -- bytes and vectors ----------------------------------------------------------------------------
 
 
-@tc.kernel
-def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    some_bytes,
+    {
+        "words over bytes": race("tile[t //", "tile.at(t"),
+        "byte of two threads": race("tile[t //"),
+        "alignment": error("out[t] = tile.at"),
+    },
+)
+def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each thread has a byte of its own, which is no race."""
     tile = tc.shared(68, tc.s8, align=16)
     t = tc.threadIdx.x
@@ -132,16 +191,16 @@ def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[t] = tile[63 - t]
 
 
-def some_bytes(draw):
-    x = draw.integers(-9, 9, 64).astype(np.int8)
-    return {"x": x, "out": np.zeros_like(x)}, {"out": x[::-1].copy()}
-
-
 # -- views ----------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def views_of_views(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    32,
+    mapped((8, 24), lambda x: x[:, 8:16].copy()),
+    {"column": error("value ="), "row": error("value ="), "overlap": race("target[row, col]")},
+)
+def views_of_views(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A row of a half of a matrix."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     half = x[4 * b : 4 * b + 4, :]
@@ -152,8 +211,19 @@ def views_of_views(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     target[row, col] = value
 
 
-@tc.kernel
-def reversed_and_transposed(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def turned(draw):
+    base = draw.integers(1, 99, (8, 6)).astype(np.int32)
+    x = base.T[4:0:-1]  # 4 x 8, negative strides
+    return {"x": x, "out": np.zeros((4, 8), np.int32)}, {"out": x.copy()}
+
+
+@planted(
+    1,
+    32,
+    turned,
+    {"transposed": error("out[row, col] = x[col + 4, row]"), "before the first": error("else row")},
+)
+def reversed_and_transposed(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """x is a transposed, reversed view of the caller's."""
     row, col = tc.threadIdx.x // 8, tc.threadIdx.x % 8
     if mistake == "transposed":
@@ -162,14 +232,14 @@ def reversed_and_transposed(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[row, col] = x[row - 1 if mistake == "before the first" else row, col]
 
 
-def turned(draw):
-    base = draw.integers(1, 99, (8, 6)).astype(np.int32)
-    x = base.T[4:0:-1]  # 4 x 8, negative strides
-    return {"x": x, "out": np.zeros((4, 8), np.int32)}, {"out": x.copy()}
+def shifted(draw):
+    base = np.concatenate((draw.integers(1, 99, 32), np.zeros(64))).astype(np.int32)
+    out = base[32:]
+    return {"x": base[:64], "out": out}, {"out": np.concatenate((base[:32], base[:32]))}
 
 
-@tc.kernel
-def the_same_memory_twice(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(2, 32, shifted, race("out[32 * b + t]"))
+def the_same_memory_twice(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Both arguments are views of one array: out begins 32 elements behind x. The mistake reads what
     another block writes."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
@@ -182,14 +252,15 @@ def the_same_memory_twice(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[32 + t] = x[t]
 
 
-def shifted(draw):
-    base = np.concatenate((draw.integers(1, 99, 32), np.zeros(64))).astype(np.int32)
-    out = base[32:]
-    return {"x": base[:64], "out": out}, {"out": np.concatenate((base[:32], base[:32]))}
+def halves(draw):
+    import ml_dtypes
+
+    x = draw.integers(-8, 8, (64, 64)).astype(ml_dtypes.bfloat16)
+    return {"x": x, "out": np.zeros_like(x)}, {"out": x[::-1].copy()}
 
 
-@tc.kernel
-def swizzled_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 128, halves, {"no barrier": race("else row", "out.at"), "row": error("else row")})
+def swizzled_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Rows of 64 bf16 with a swizzle, half a row for each thread."""
     tile = tc.shared((64, 64), tc.bf16, swizzle=128)
     t = tc.threadIdx.x
@@ -202,15 +273,18 @@ def swizzled_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out.at(row, col + 8 * i).store(tile.at(63 - row, col + 8 * i).load(8))
 
 
-def halves(draw):
-    import ml_dtypes
-
-    x = draw.integers(-8, 8, (64, 64)).astype(ml_dtypes.bfloat16)
-    return {"x": x, "out": np.zeros_like(x)}, {"out": x[::-1].copy()}
+def folded(x):
+    return (x[::-1] - x).reshape(8, 8).T.ravel()
 
 
-@tc.kernel
-def dynamic_tiles(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped(64, folded),
+    {"no barrier": race("value =", "third[t //"), "end": error("value =")},
+    shared_bytes=512,
+)
+def dynamic_tiles(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Three tiles of dynamic memory; the third takes the place of the first, on purpose."""
     first = tc.dynamic_shared(64, tc.s32)
     second = tc.dynamic_shared(64, tc.s32, offset=256)
@@ -227,15 +301,20 @@ def dynamic_tiles(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = third[t % 8, t // 8]
 
 
-def folded(x):
-    return (x[::-1] - x).reshape(8, 8).T.ravel()
-
-
 # -- whole tiles and fragments --------------------------------------------------------------------
 
 
-@tc.kernel
-def copied_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped((16, 16), lambda x: x[::-1].copy()),
+    {
+        "no barrier": race("tc.copy_tile(tile, x, (1 if", "out[place"),
+        "box": error("tc.copy_tile(tile, x, (1 if"),
+        "half of the threads": error("out[place"),
+    },
+)
+def copied_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """copy_tile to shared memory and back."""
     tc.launch_bounds(64)
     tile = tc.shared((16, 16), tc.s32)
@@ -254,8 +333,23 @@ def copied_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[place // 16, place % 16] = tile[15 - place // 16, place % 16]
 
 
-@tc.kernel
-def stored_fragment(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def fragments(draw):
+    x = draw.integers(-8, 8, (16, 16)).astype(np.float16)
+    return {"x": x, "out": np.zeros((2, 16, 16), np.float16)}, {"out": np.stack([x[::-1]] * 2)}
+
+
+@planted(
+    1,
+    64,
+    fragments,
+    {
+        "stmatrix": race("tc.stmatrix", "out[warp"),
+        "store_elements": race("tc.store_elements", "out[warp"),
+        "outside": error("values ="),
+        "one tile": race("tc.stmatrix", "out[warp"),
+    },
+)
+def stored_fragment(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A fragment by way of shared memory."""
     tile = tc.shared((2, 16, 16), tc.f16)
     t, warp = tc.lane_id(), tc.warp_id()
@@ -272,13 +366,22 @@ def stored_fragment(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[warp, place // 16, place % 16] = mine[15 - place // 16, place % 16]
 
 
-def fragments(draw):
+def one_fragment(draw):
     x = draw.integers(-8, 8, (16, 16)).astype(np.float16)
-    return {"x": x, "out": np.zeros((2, 16, 16), np.float16)}, {"out": np.stack([x[::-1]] * 2)}
+    return {"x": x, "out": np.zeros_like(x)}, {"out": x.copy()}
 
 
-@tc.kernel
-def read_by_ldmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    one_fragment,
+    {
+        "no barrier": race("tile[place", "values = #2"),
+        "stored over": race("values = #2", "tile[t //"),
+        "lanes": error("values = #1"),
+    },
+)
+def read_by_ldmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared((16, 16), tc.f16)
     t = tc.threadIdx.x
     for i in tc.static_range(4):
@@ -298,16 +401,25 @@ def read_by_ldmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             tc.store_elements(out, values)
 
 
-def one_fragment(draw):
-    x = draw.integers(-8, 8, (16, 16)).astype(np.float16)
-    return {"x": x, "out": np.zeros_like(x)}, {"out": x.copy()}
+def boxes(draw):
+    x = draw.integers(1, 99, (4, 4, 8)).astype(np.int32)
+    return {"x": x, "out": np.zeros(64, np.int32)}, {"out": x[2:0:-1].ravel()}
 
 
 # -- tensor maps ----------------------------------------------------------------------------------
 
 
-@tc.kernel
-def box_of_rank_three(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    boxes,
+    {
+        "no wait": error("out[t] ="),
+        "another warp waits": race("tc.tma_load", "out[t] ="),
+        "outside": error("tc.tma_load"),
+    },
+)
+def box_of_rank_three(x: tc.Array, out: tc.Array, mistake: tc.Const):
     map = tc.tensor_map(x, (2, 4, 8))
     tile = tc.shared((2, 4, 8), tc.s32, align=128)
     bar = tc.mbarriers(1)[0]
@@ -327,13 +439,17 @@ def box_of_rank_three(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = tile[1 - t // 32, t // 8 % 4, t % 8]
 
 
-def boxes(draw):
-    x = draw.integers(1, 99, (4, 4, 8)).astype(np.int32)
-    return {"x": x, "out": np.zeros(64, np.int32)}, {"out": x[2:0:-1].ravel()}
-
-
-@tc.kernel
-def line_of_rank_one(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    3,
+    64,
+    mapped((3, 64), lambda x: x.sum(0).astype(np.int32)),
+    {
+        "no proxy fence": error("tc.tma_store(map"),
+        "plain store": race("tc.tma_store(map", "out[t] ="),
+        "stores for sums": race("tc.tma_store(map"),
+    },
+)
+def line_of_rank_one(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Blocks add lines to `out` in bulk."""
     map = tc.tensor_map(out, (64,))
     tile = tc.shared(64, tc.s32, align=128)
@@ -355,8 +471,13 @@ def line_of_rank_one(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 # -- warps ----------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def elected_lane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped((2, 32), lambda x: x + x[:, :1]),
+    {"part of the warp": error("if tc.elect #1"), "no syncwarp": race("tile[warp] = #2", "out[warp, t]")},
+)
+def elected_lane(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(2, tc.s32)
     t, warp = tc.lane_id(), tc.warp_id()
     if mistake == "part of the warp":
@@ -371,8 +492,16 @@ def elected_lane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[warp, t] = x[warp, t] + tile[warp]
 
 
-@tc.kernel
-def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+same = lambda x: x.copy()  # noqa: E731
+
+
+@planted(
+    1,
+    128,
+    mapped(128, same),
+    {"one warp": error("tc.setmaxnreg #1"), "half a warp": error("tc.setmaxnreg #2")},
+)
+def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """setmaxnreg."""
     tc.launch_bounds(128)
     t = tc.threadIdx.x
@@ -390,8 +519,13 @@ def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
 # -- atomics --------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def counters(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    2,
+    32,
+    mapped(64, lambda x: np.array([x.sum(), 0, 0], np.int32)),
+    {"cta scope": race("tc.emit"), "half a word": race("out.at(0).as_type", "tc.reduce #1")},
+)
+def counters(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Sums by atomics of all blocks."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if mistake == "cta scope":
@@ -404,11 +538,20 @@ def counters(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.reduce("add", out.at(0), x[32 * b + t])
 
 
+def halvings(x):
+    return np.ceil(np.log2(x)).astype(np.int32)
+
+
 # -- loops ----------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def loops_of_floats(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    mapped(32, halvings),
+    {"step": error("while value < 2.0"), "equality": error("while value !="), "NaN": error("while not")},
+)
+def loops_of_floats(x: tc.Array, out: tc.Array, mistake: tc.Const):
     t = tc.threadIdx.x
     value = x[t].to(tc.f32)
     count = 0
@@ -430,203 +573,3 @@ def loops_of_floats(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             value = value * 0.5
             count += 1
     out[t] = count
-
-
-def halvings(x):
-    return np.ceil(np.log2(x)).astype(np.int32)
-
-
-same = lambda x: x.copy()  # noqa: E731
-
-CASES = [
-    *variants(
-        sums_by_a_library,
-        1,
-        64,
-        mapped((2, 64), lambda x: np.repeat(x.sum(1, keepdims=True), 64, 1).astype(np.int32)),
-        reports={
-            "no barrier between": race("out[0, t] = library", "out[1, t]"),
-            "a warp stays away": race("total =", "out[1, t]"),
-            "small tile": error("out[0, t] = library"),
-        },
-    ),
-    *variants(
-        helpers_of_its_own,
-        1,
-        64,
-        mapped(64, lambda x: x[::-1].copy()),
-        reports={"no barrier": race("tile[place]", "return tile"), "index": error("tile[place]")},
-    ),
-    *variants(
-        guarded_by_a_lock,
-        3,
-        32,
-        locked,
-        reports={
-            "given back early": race("out[0] ="),
-            "not taken": race("out[0] ="),
-            "never given back": error("library.lock"),
-        },
-    ),
-    *variants(
-        square_block,
-        1,
-        (16, 16),
-        mapped((16, 16), lambda x: x.T.copy()),
-        reports={"no barrier": race("tile[row", "out[row, col]"), "y for x": race("tile[row")},
-    ),
-    *variants(
-        odd_block,
-        1,
-        48,
-        mapped(96, lambda x: x[:48] + x[:47:-1]),
-        reports={
-            "count": error("tc.barrier(1, 96)"),
-            "lane that does not exist": error("value +="),
-            "no barrier": race("tile[i] =", "value ="),
-            "stride": error("value ="),
-        },
-    ),
-    *variants(
-        turns_known_at_compile_time,
-        1,
-        64,
-        mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32)),
-        reports={"barrier in even turns": race("tile[i % 2, t]", "total +=")},
-    ),
-    *variants(
-        bytes_of_a_word,
-        1,
-        64,
-        some_bytes,
-        reports={
-            "words over bytes": race("tile[t //", "tile.at(t"),
-            "byte of two threads": race("tile[t //"),
-            "alignment": error("out[t] = tile.at"),
-        },
-    ),
-    *variants(
-        views_of_views,
-        2,
-        32,
-        mapped((8, 24), lambda x: x[:, 8:16].copy()),
-        reports={"column": error("value ="), "row": error("value ="), "overlap": race("target[row, col]")},
-    ),
-    *variants(
-        reversed_and_transposed,
-        1,
-        32,
-        turned,
-        reports={
-            "transposed": error("out[row, col] = x[col + 4, row]"),
-            "before the first": error("else row"),
-        },
-    ),
-    *variants(the_same_memory_twice, 2, 32, shifted, reports=race("out[32 * b + t]")),
-    *variants(
-        swizzled_tile,
-        1,
-        128,
-        halves,
-        reports={"no barrier": race("else row", "out.at"), "row": error("else row")},
-    ),
-    *variants(
-        dynamic_tiles,
-        1,
-        64,
-        mapped(64, folded),
-        shared_bytes=512,
-        reports={"no barrier": race("value =", "third[t //"), "end": error("value =")},
-    ),
-    *variants(
-        copied_tile,
-        1,
-        64,
-        mapped((16, 16), lambda x: x[::-1].copy()),
-        reports={
-            "no barrier": race("tc.copy_tile(tile, x, (1 if", "out[place"),
-            "box": error("tc.copy_tile(tile, x, (1 if"),
-            "half of the threads": error("out[place"),
-        },
-    ),
-    *variants(
-        stored_fragment,
-        1,
-        64,
-        fragments,
-        reports={
-            "stmatrix": race("tc.stmatrix", "out[warp"),
-            "store_elements": race("tc.store_elements", "out[warp"),
-            "outside": error("values ="),
-            "one tile": race("tc.stmatrix", "out[warp"),
-        },
-    ),
-    *variants(
-        read_by_ldmatrix,
-        1,
-        64,
-        one_fragment,
-        reports={
-            "no barrier": race("tile[place", "values = #2"),
-            "stored over": race("values = #2", "tile[t //"),
-            "lanes": error("values = #1"),
-        },
-    ),
-    *variants(
-        box_of_rank_three,
-        1,
-        64,
-        boxes,
-        reports={
-            "no wait": error("out[t] ="),
-            "another warp waits": race("tc.tma_load", "out[t] ="),
-            "outside": error("tc.tma_load"),
-        },
-    ),
-    *variants(
-        line_of_rank_one,
-        3,
-        64,
-        mapped((3, 64), lambda x: x.sum(0).astype(np.int32)),
-        reports={
-            "no proxy fence": error("tc.tma_store(map"),
-            "plain store": race("tc.tma_store(map", "out[t] ="),
-            "stores for sums": race("tc.tma_store(map"),
-        },
-    ),
-    *variants(
-        elected_lane,
-        1,
-        64,
-        mapped((2, 32), lambda x: x + x[:, :1]),
-        reports={
-            "part of the warp": error("if tc.elect #1"),
-            "no syncwarp": race("tile[warp] = #2", "out[warp, t]"),
-        },
-    ),
-    *variants(
-        registers_of_a_part,
-        1,
-        128,
-        mapped(128, same),
-        reports={"one warp": error("tc.setmaxnreg #1"), "half a warp": error("tc.setmaxnreg #2")},
-    ),
-    *variants(
-        counters,
-        2,
-        32,
-        mapped(64, lambda x: np.array([x.sum(), 0, 0], np.int32)),
-        reports={"cta scope": race("tc.emit"), "half a word": race("out.at(0).as_type", "tc.reduce #1")},
-    ),
-    *variants(
-        loops_of_floats,
-        1,
-        32,
-        mapped(32, halvings),
-        reports={
-            "step": error("while value < 2.0"),
-            "equality": error("while value !="),
-            "NaN": error("while not"),
-        },
-    ),
-]

@@ -99,7 +99,7 @@ def mutant(number: int, name: str, report: Report, *edits: tuple[str, str]) -> C
     return Case(f"step {number}: {name}", kernel, grid, block, make, ANY, report, twin=twin(number))
 
 
-CASES = [
+planted = [
     mutant(
         1, "no barrier before the fragments are read", race("load_tile(tile_a", "mma_tile"),
         ("        # Read after write: a warp reads rows that other warps have stored.\n        tc.barrier()\n", ""),

@@ -6,11 +6,19 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
-from tests.planted.harness import mapped, race, variants
+from tests.planted.harness import Planted, mapped, race
+
+planted = Planted(Race)
 
 
-@tc.kernel
-def missing_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+_reverse, _total = (
+    mapped(64, lambda x: x[::-1]),
+    mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+)
+
+
+@planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
+def missing_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -19,8 +27,8 @@ def missing_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = tile[63 - t]
 
 
-@tc.kernel
-def overwrites_in_the_next_turn(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, _total, race("tile[t] =", "total +="))
+def overwrites_in_the_next_turn(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     total = 0
@@ -33,8 +41,8 @@ def overwrites_in_the_next_turn(x: tc.Array, out: tc.Array, mistake: tc.Const = 
     out[t] = total
 
 
-@tc.kernel
-def one_arm_writes_behind_the_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, _reverse, race("tile[t] = #2", "out[t] ="))
+def one_arm_writes_behind_the_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each arm has a barrier; in one of them it comes before the store."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -50,8 +58,8 @@ def one_arm_writes_behind_the_barrier(x: tc.Array, out: tc.Array, mistake: tc.Co
     out[t] = tile[63 - t]
 
 
-@tc.kernel
-def named_barrier_of_half_the_warps(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 128, mapped(128, lambda x: np.roll(x, -32)), race("tile[t] =", "out[t] ="))
+def named_barrier_of_half_the_warps(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Pairs of warps have barriers of their own, but the data go around all four warps."""
     tile = tc.shared(128, tc.s32)
     t = tc.threadIdx.x
@@ -63,8 +71,16 @@ def named_barrier_of_half_the_warps(x: tc.Array, out: tc.Array, mistake: tc.Cons
     out[t] = tile[(t + 32) % 128]
 
 
-@tc.kernel
-def ring_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)),
+    {
+        "freed before it is read": race("total +=", "slots[i % 2, lane]"),
+        "reported before the store": race("slots[i % 2, lane]", "total +="),
+    },
+)
+def ring_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Two slots; barriers 1 and 2 say that one is full, 3 and 4 that it is empty."""
     slots = tc.shared((2, 32), tc.s32)
     lane, turns = tc.lane_id(), x.shape[0]
@@ -91,8 +107,10 @@ def ring_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = total
 
 
-@tc.kernel
-def histogram_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1, 64, mapped(64, lambda x: np.bincount(x % 16, minlength=16).astype(np.int32)), race("bins[x[t] % 16]")
+)
+def histogram_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
     bins = tc.shared(16, tc.s32)
     t = tc.threadIdx.x
     if t < 16:
@@ -107,8 +125,16 @@ def histogram_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
         out[t] = bins[t]
 
 
-@tc.kernel
-def counter_without_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped(64, lambda x: np.full(64, (x % 2).sum(), np.int32)),
+    {
+        "no barrier behind the zero": race("count[0] =", "tc.reduce"),
+        "no barrier before the load": race("tc.reduce", "out[t] ="),
+    },
+)
+def counter_without_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A counter that is zeroed by a plain store, raised by atomics and read by a plain load."""
     count = tc.shared(1, tc.s32)
     t = tc.threadIdx.x
@@ -123,8 +149,19 @@ def counter_without_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = "")
     out[t] = count[0]
 
 
-@tc.kernel
-def flag_without_release(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+_reverse32 = mapped(32, lambda x: x[::-1])
+
+
+@planted(
+    1,
+    64,
+    _reverse32,
+    dict.fromkeys(
+        ("relaxed store", "relaxed load", "volatile", "other lanes not ordered"),
+        race("data[lane]", "out[lane]"),
+    ),
+)
+def flag_without_release(x: tc.Array, out: tc.Array, mistake: tc.Const):
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.u32)
     lane = tc.lane_id()
     if tc.threadIdx.x == 0:
@@ -144,8 +181,16 @@ def flag_without_release(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = data[31 - lane]
 
 
-@tc.kernel
-def flag_without_fence(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    _reverse32,
+    {
+        "none before the store": race("data[lane]", "out[lane]"),
+        "none after the load": race("data[lane]", "out[lane]"),
+    },
+)
+def flag_without_fence(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A volatile flag with fences."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.u32)
     lane = tc.lane_id()
@@ -167,8 +212,8 @@ def flag_without_fence(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = data[31 - lane]
 
 
-@tc.kernel
-def plain_flag(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, mapped(32, lambda x: np.full(32, x[0], np.int32)), race("flag[0] = x", "seen = tc.emit"))
+def plain_flag(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """The flag itself is stored without `volatile`, which races with the loop that polls it."""
     flag = tc.shared(1, tc.u32)
     lane = tc.lane_id()
@@ -188,8 +233,13 @@ def plain_flag(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[lane] = seen.bits(tc.s32)
 
 
-@tc.kernel
-def spin_lock(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    mapped(128, lambda x: np.full(128, x[::32].sum(), np.int32)),
+    {"taken relaxed": race("total[0] +="), "given back relaxed": race("total[0] +=")},
+)
+def spin_lock(x: tc.Array, out: tc.Array, mistake: tc.Const):
     lock, total = tc.shared(1, tc.u32), tc.shared(1, tc.s32)
     if tc.threadIdx.x == 0:
         lock[0] = 0
@@ -207,8 +257,8 @@ def spin_lock(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[tc.threadIdx.x] = total[0]
 
 
-@tc.kernel
-def writes_of_different_values(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 128, mapped(128, lambda x: np.full(128, x.sum(), np.int32)), race("sums[0 if"))
+def writes_of_different_values(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """One thread of each warp stores the warp's sum, into one word or into one for each warp."""
     sums = tc.shared(4, tc.s32)
     total = tc.redux("add", x[tc.threadIdx.x])
@@ -221,8 +271,8 @@ def writes_of_different_values(x: tc.Array, out: tc.Array, mistake: tc.Const = "
     out[tc.threadIdx.x] = sums[0] + sums[1] + sums[2] + sums[3]
 
 
-@tc.kernel
-def writes_of_the_same_value(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 128, mapped(128, lambda x: x), race("flags[0 if"), RaceWarning)
+def writes_of_the_same_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """One thread of each warp writes that it was there."""
     flags = tc.shared(4, tc.s32)
     if tc.threadIdx.x < 4:
@@ -234,8 +284,8 @@ def writes_of_the_same_value(x: tc.Array, out: tc.Array, mistake: tc.Const = "")
     out[tc.threadIdx.x] = x[tc.threadIdx.x] * (flags[0] | flags[1] | flags[2] | flags[3])
 
 
-@tc.kernel
-def bytes_beside_each_other(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 128, mapped(128, lambda x: x % 256), race("place.as_type"))
+def bytes_beside_each_other(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each thread stores a byte; the mistake stores two, and so the neighbour's, too."""
     bytes = tc.shared(128, tc.u8)
     t = tc.threadIdx.x
@@ -249,8 +299,14 @@ def bytes_beside_each_other(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = bytes[t].to(tc.s32)
 
 
-@tc.kernel
-def vectors_overlap_in_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def _overlapped(x):
+    tile = x.copy()
+    tile[3::4] = 7
+    return tile
+
+
+@planted(1, 64, mapped(128, _overlapped), race("tile.at(4", "tile[4 * lane + 3]"))
+def vectors_overlap_in_part(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Warp 0 stores vectors of four; warp 1 corrects one element, which may be part of one."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -264,8 +320,10 @@ def vectors_overlap_in_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out.at(2 * tc.threadIdx.x).store(tile.at(2 * tc.threadIdx.x).load(2))
 
 
-@tc.kernel
-def neighbour_rows_of_a_plane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1, (16, 8), mapped((8, 16), lambda x: np.roll(x, -1, axis=0)), race("tile[row, col]", "out[row, col]")
+)
+def neighbour_rows_of_a_plane(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A block of 16 x 8 threads, of which a warp has two rows: half of the reads stay in it."""
     tile = tc.shared((8, 16), tc.s32)
     row, col = tc.threadIdx.y, tc.threadIdx.x
@@ -277,8 +335,8 @@ def neighbour_rows_of_a_plane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     out[row, col] = tile[(row + 1) % 8, col]
 
 
-@tc.kernel
-def vote_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
+def vote_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A reducing barrier orders the whole block, a vote nothing but its warp."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -290,8 +348,8 @@ def vote_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     out[t] = tc.select(some, tile[63 - t], 0)
 
 
-@tc.kernel
-def fence_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
+def fence_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """A fence waits for nobody."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -302,8 +360,13 @@ def fence_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const = "
     out[t] = tile[63 - t]
 
 
-@tc.kernel
-def predicated_store(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    64,
+    mapped(64, lambda x: np.where(np.arange(64) < 32, 0, 5).astype(np.int32)),
+    race("tile.at(t)", "out[t] ="),
+)
+def predicated_store(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Only warp 1 stores, by predicate; the barrier is missing all the same."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -315,8 +378,8 @@ def predicated_store(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[t] = tile.at(63 - t).load(pred=t < 32, otherwise=5)
 
 
-@tc.kernel
-def specialised_warps(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 128, mapped(32, lambda x: np.tile(x[::-1], (3, 1))), race("tile[lane]", "out[warp"))
+def specialised_warps(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Warps 1 to 3 wait for warp 0 at a barrier of 128; the mistake lets warp 3 wait for nothing."""
     tile = tc.shared(32, tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
@@ -332,8 +395,8 @@ def specialised_warps(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         out[warp - 1, lane] = tile[31 - lane]
 
 
-@tc.kernel
-def wide_values_in_halves(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 64, _reverse32, race("halves[0]", "out[lane]"))
+def wide_values_in_halves(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Warp 0 writes a 64-bit value as two words with nothing to say when; warp 1 reads it whole."""
     pairs = tc.shared(32, tc.s64)
     lane = tc.lane_id()
@@ -345,149 +408,3 @@ def wide_values_in_halves(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         tc.barrier()
     if tc.warp_id() == 1:
         out[lane] = pairs[31 - lane].to(tc.s32)
-
-
-def _overlapped(x):
-    tile = x.copy()
-    tile[3::4] = 7
-    return tile
-
-
-_reverse, _total = (
-    mapped(64, lambda x: x[::-1]),
-    mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
-)
-_reverse32 = mapped(32, lambda x: x[::-1])
-
-CASES = [
-    *variants(missing_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")),
-    *variants(overwrites_in_the_next_turn, 1, 64, _total, Race, reports=race("tile[t] =", "total +=")),
-    *variants(
-        one_arm_writes_behind_the_barrier, 1, 64, _reverse, Race, reports=race("tile[t] = #2", "out[t] =")
-    ),
-    *variants(
-        named_barrier_of_half_the_warps,
-        1,
-        128,
-        mapped(128, lambda x: np.roll(x, -32)),
-        Race,
-        reports=race("tile[t] =", "out[t] ="),
-    ),
-    *variants(
-        ring_of_named_barriers,
-        1,
-        64,
-        mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)),
-        Race,
-        reports={
-            "freed before it is read": race("total +=", "slots[i % 2, lane]"),
-            "reported before the store": race("slots[i % 2, lane]", "total +="),
-        },
-    ),
-    *variants(
-        histogram_without_atomics,
-        1,
-        64,
-        mapped(64, lambda x: np.bincount(x % 16, minlength=16).astype(np.int32)),
-        Race,
-        reports=race("bins[x[t] % 16]"),
-    ),
-    *variants(
-        counter_without_barriers,
-        1,
-        64,
-        mapped(64, lambda x: np.full(64, (x % 2).sum(), np.int32)),
-        Race,
-        reports={
-            "no barrier behind the zero": race("count[0] =", "tc.reduce"),
-            "no barrier before the load": race("tc.reduce", "out[t] ="),
-        },
-    ),
-    *variants(
-        flag_without_release,
-        1,
-        64,
-        _reverse32,
-        Race,
-        reports=dict.fromkeys(
-            ("relaxed store", "relaxed load", "volatile", "other lanes not ordered"),
-            race("data[lane]", "out[lane]"),
-        ),
-    ),
-    *variants(
-        flag_without_fence,
-        1,
-        64,
-        _reverse32,
-        Race,
-        reports={
-            "none before the store": race("data[lane]", "out[lane]"),
-            "none after the load": race("data[lane]", "out[lane]"),
-        },
-    ),
-    *variants(
-        plain_flag,
-        1,
-        64,
-        mapped(32, lambda x: np.full(32, x[0], np.int32)),
-        Race,
-        reports=race("flag[0] = x", "seen = tc.emit"),
-    ),
-    *variants(
-        spin_lock,
-        1,
-        128,
-        mapped(128, lambda x: np.full(128, x[::32].sum(), np.int32)),
-        Race,
-        reports={"taken relaxed": race("total[0] +="), "given back relaxed": race("total[0] +=")},
-    ),
-    *variants(
-        writes_of_different_values,
-        1,
-        128,
-        mapped(128, lambda x: np.full(128, x.sum(), np.int32)),
-        Race,
-        reports=race("sums[0 if"),
-    ),
-    *variants(
-        writes_of_the_same_value, 1, 128, mapped(128, lambda x: x), RaceWarning, reports=race("flags[0 if")
-    ),
-    *variants(
-        bytes_beside_each_other, 1, 128, mapped(128, lambda x: x % 256), Race, reports=race("place.as_type")
-    ),
-    *variants(
-        vectors_overlap_in_part,
-        1,
-        64,
-        mapped(128, _overlapped),
-        Race,
-        reports=race("tile.at(4", "tile[4 * lane + 3]"),
-    ),
-    *variants(
-        neighbour_rows_of_a_plane,
-        1,
-        (16, 8),
-        mapped((8, 16), lambda x: np.roll(x, -1, axis=0)),
-        Race,
-        reports=race("tile[row, col]", "out[row, col]"),
-    ),
-    *variants(vote_instead_of_a_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")),
-    *variants(fence_instead_of_a_barrier, 1, 64, _reverse, Race, reports=race("tile[t] =", "out[t] =")),
-    *variants(
-        predicated_store,
-        1,
-        64,
-        mapped(64, lambda x: np.where(np.arange(64) < 32, 0, 5).astype(np.int32)),
-        Race,
-        reports=race("tile.at(t)", "out[t] ="),
-    ),
-    *variants(
-        specialised_warps,
-        1,
-        128,
-        mapped(32, lambda x: np.tile(x[::-1], (3, 1))),
-        Race,
-        reports=race("tile[lane]", "out[warp"),
-    ),
-    *variants(wide_values_in_halves, 1, 64, _reverse32, Race, reports=race("halves[0]", "out[lane]")),
-]

@@ -6,11 +6,13 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
-from tests.planted.harness import mapped, race, variants
+from tests.planted.harness import Planted, mapped, race
+
+planted = Planted(Race)
 
 
-@tc.kernel
-def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: np.roll(x, -1)), race("tile[lane]", "out[lane]"))
+def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[lane]
@@ -19,8 +21,13 @@ def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, mistake: tc.Const = "
     out[lane] = tile[(lane + 1) % 32]
 
 
-@tc.kernel
-def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]),
+    race("value =", "tile[lane] = x[1, lane]"),
+)
+def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[0, lane]
@@ -33,8 +40,13 @@ def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, mistak
     out[lane] = value - tile[lane ^ 1]
 
 
-@tc.kernel
-def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: np.roll(x, -1)),
+    dict.fromkeys(("shfl", "vote", "redux", "match", "mma"), race("tile[lane]", "out[lane]")),
+)
+def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lanes execute one instruction together, which orders no memory: 1 to 5, one of each kind."""
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tile = tc.shared(32, tc.s32)
@@ -58,8 +70,8 @@ def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const =
     out[lane] = tile[(lane + 1) % 32] + extra
 
 
-@tc.kernel
-def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x), race("tile[lane // 2"))
+def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """In one instruction: which value stays is not defined."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -70,8 +82,8 @@ def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     out[lane] = tile[lane]
 
 
-@tc.kernel
-def two_lanes_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x + 3), race("tile[lane // 2 if mistake else lane] = 3"), RaceWarning)
+def two_lanes_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane // 2 if mistake else lane] = 3
@@ -79,8 +91,8 @@ def two_lanes_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     out[lane] = x[lane] + tile[lane // 2]
 
 
-@tc.kernel
-def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 16]), race("tile[lane]", "out[lane]"))
+def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Each half synchronises by itself, but the data cross between the halves."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -95,8 +107,8 @@ def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[lane] = tile[lane ^ 16]
 
 
-@tc.kernel
-def arms_of_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: x[15::-1]), race("tile[lane] #1", "out[lane - 16] #1"))
+def arms_of_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lower lanes write, upper lanes read in the other arm."""
     tile = tc.shared(16, tc.s32)
     lane = tc.lane_id()
@@ -113,8 +125,13 @@ def arms_of_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[lane - 16] = tile[31 - lane]
 
 
-@tc.kernel
-def after_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def _signed_pairs(x):
+    swapped = np.where(x % 2 == 0, x, -x)[np.arange(32) ^ 1]
+    return swapped.astype(np.int32)
+
+
+@planted(1, 32, mapped(32, _signed_pairs), race("tile[lane] = -x", "out[lane]"))
+def after_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """Lanes meet again after the branch, but meeting orders nothing."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -127,8 +144,8 @@ def after_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[lane] = tile[lane ^ 1]
 
 
-@tc.kernel
-def arms_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)), race("tile[0] =", "tile[0 if"))
+def arms_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const):
     tile = tc.shared(2, tc.s32)
     lane = tc.lane_id()
     if lane < 2:
@@ -144,8 +161,11 @@ def arms_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     out[lane] = tile[0] + tile[1]
 
 
-@tc.kernel
-def last_steps_of_a_tree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+_sum = mapped(64, lambda x: x.sum(keepdims=True).astype(np.int32))
+
+
+@planted(1, 64, _sum, race("tile[t] +="))
+def last_steps_of_a_tree(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """The warp that is left adds without synchronising, as was usual before Volta."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -164,8 +184,11 @@ def last_steps_of_a_tree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
             out[0] = tile[0]
 
 
-@tc.kernel
-def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+_matrix = mapped(32, lambda x: x.reshape(8, 4)[::-1].ravel())
+
+
+@planted(1, 32, _matrix, race("tile.at(lane // 4", "word ="))
+def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """ldmatrix reads rows for other lanes, and orders no stores."""
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
@@ -176,8 +199,8 @@ def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const = ""
     out[lane] = word.bits(tc.s32)
 
 
-@tc.kernel
-def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+@planted(1, 32, mapped(32, lambda x: np.full(32, x.sum(), np.int32)), race("tc.reduce", "out[lane]"))
+def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, mistake: tc.Const):
     """All lanes add to one word and look at it at once."""
     word = tc.shared(1, tc.s32)
     lane = tc.lane_id()
@@ -188,87 +211,3 @@ def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if not mistake:
         tc.syncwarp()
     out[lane] = word[0]
-
-
-def _signed_pairs(x):
-    swapped = np.where(x % 2 == 0, x, -x)[np.arange(32) ^ 1]
-    return swapped.astype(np.int32)
-
-
-_sum = mapped(64, lambda x: x.sum(keepdims=True).astype(np.int32))
-_matrix = mapped(32, lambda x: x.reshape(8, 4)[::-1].ravel())
-
-CASES = [
-    *variants(
-        neighbour_without_syncwarp,
-        1,
-        32,
-        mapped(32, lambda x: np.roll(x, -1)),
-        Race,
-        reports=race("tile[lane]", "out[lane]"),
-    ),
-    *variants(
-        neighbour_after_a_collective,
-        1,
-        32,
-        mapped(32, lambda x: np.roll(x, -1)),
-        Race,
-        reports=dict.fromkeys(("shfl", "vote", "redux", "match", "mma"), race("tile[lane]", "out[lane]")),
-    ),
-    *variants(
-        overwritten_before_the_neighbour_has_read,
-        1,
-        32,
-        mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]),
-        Race,
-        reports=race("value =", "tile[lane] = x[1, lane]"),
-    ),
-    *variants(
-        two_lanes_write_one_place, 1, 32, mapped(32, lambda x: x), Race, reports=race("tile[lane // 2")
-    ),
-    *variants(
-        two_lanes_write_one_value,
-        1,
-        32,
-        mapped(32, lambda x: x + 3),
-        RaceWarning,
-        reports=race("tile[lane // 2 if mistake else lane] = 3"),
-    ),
-    *variants(
-        mask_of_half_the_lanes,
-        1,
-        32,
-        mapped(32, lambda x: x[np.arange(32) ^ 16]),
-        Race,
-        reports=race("tile[lane]", "out[lane]"),
-    ),
-    *variants(
-        arms_of_a_branch,
-        1,
-        32,
-        mapped(32, lambda x: x[15::-1]),
-        Race,
-        reports=race("tile[lane] #1", "out[lane - 16] #1"),
-    ),
-    *variants(
-        after_a_branch, 1, 32, mapped(32, _signed_pairs), Race, reports=race("tile[lane] = -x", "out[lane]")
-    ),
-    *variants(
-        arms_write_one_place,
-        1,
-        32,
-        mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)),
-        Race,
-        reports=race("tile[0] =", "tile[0 if"),
-    ),
-    *variants(last_steps_of_a_tree, 1, 64, _sum, Race, reports=race("tile[t] +=")),
-    *variants(matrix_after_plain_stores, 1, 32, _matrix, Race, reports=race("tile.at(lane // 4", "word =")),
-    *variants(
-        atomic_and_a_plain_load,
-        1,
-        32,
-        mapped(32, lambda x: np.full(32, x.sum(), np.int32)),
-        Race,
-        reports=race("tc.reduce", "out[lane]"),
-    ),
-]

@@ -8,14 +8,51 @@ import ml_dtypes
 import numpy as np
 
 import tensorcore_dsl as tc
-from tests.planted.harness import Arguments, error, race, variants
+from tests.planted.harness import Arguments, Planted, error, race
+
+planted = Planted()
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
-@tc.kernel
-def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
+def operands(rows: int, depth: int, factor: int = 1, **more: Any) -> Any:
+    """D = factor A B^T with 16 columns."""
+
+    def make(draw: np.random.Generator) -> Arguments:
+        a, b = whole(draw, rows, depth), whole(draw, 16, depth)
+        d = np.zeros((rows, 16), np.float32)
+        expected = factor * a.astype(np.float32) @ b.astype(np.float32).T
+        return {"a": a, "b": b, "d": d, **more}, {"d": expected}
+
+    return make
+
+
+@planted(
+    1,
+    128,
+    operands(64, 128),
+    {
+        "no proxy fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+        "proxy fence by one thread": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+        "no barrier behind the proxy fence": race("tile_a.at", "tc.wgmma_async(mma, acc, tile_a[0] #2"),
+        "a store behind the proxy fence": error("tc.wgmma_async(mma, acc, tile_a[1]"),
+        "accumulators set behind the fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+        "part of the warpgroup": error("tc.wgmma_async(mma, acc, tile_a[0] #1"),
+        "A stored to in flight": error("tile_a[0, t"),
+        "no wgmma fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+        "accumulators changed between the products": error("acc = acc.map"),
+        "B stored to by one warp behind its wait of one": error("tile_b[1, t // 8, t % 8 * 8] = 0.0"),
+        "one accumulator read in flight": error("d[0, t % 16]"),
+        "an accumulator set in flight": error("acc[3] ="),
+        "no wait": error("d[row, col]"),
+        "waits for one": error("d[row, col]"),
+        "no commit": error("d[row, col]"),
+        "one commit for both, wait for one": error("d[row, col]"),
+        "commit behind the wait": error("d[row, col]"),
+    },
+)
+def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
     """D = A B^T in two halves of K; A (64 x 128) and B (16 x 128) come by ordinary stores."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -82,29 +119,33 @@ def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         tc.wgmma_wait(0)
 
 
-PRODUCT = {
-    "no proxy fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
-    "proxy fence by one thread": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
-    "no barrier behind the proxy fence": race("tile_a.at", "tc.wgmma_async(mma, acc, tile_a[0] #2"),
-    "a store behind the proxy fence": error("tc.wgmma_async(mma, acc, tile_a[1]"),
-    "accumulators set behind the fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
-    "part of the warpgroup": error("tc.wgmma_async(mma, acc, tile_a[0] #1"),
-    "A stored to in flight": error("tile_a[0, t"),
-    "no wgmma fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
-    "accumulators changed between the products": error("acc = acc.map"),
-    "B stored to by one warp behind its wait of one": error("tile_b[1, t // 8, t % 8 * 8] = 0.0"),
-    "one accumulator read in flight": error("d[0, t % 16]"),
-    "an accumulator set in flight": error("acc[3] ="),
-    "no wait": error("d[row, col]"),
-    "waits for one": error("d[row, col]"),
-    "no commit": error("d[row, col]"),
-    "one commit for both, wait for one": error("d[row, col]"),
-    "commit behind the wait": error("d[row, col]"),
-}
+def by_hand(draw: np.random.Generator) -> Arguments:
+    a, b = whole(draw, 64, 64), whole(draw, 16, 128)
+    expected = a[:, :16].astype(np.float32) @ b.astype(np.float32)
+    return {"a": a, "b": b, "d": np.zeros((64, 128), np.float32)}, {"d": expected}
 
 
-@tc.kernel
-def described(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    by_hand,
+    dict.fromkeys(
+        (
+            "stride of A too large",
+            "A not swizzled",
+            "A from eight rows on",
+            "A from the middle of a row of chunks",
+            "A beyond shared memory",
+            "base offset of A",
+            "leading offset of B too large",
+            "leading offset and stride of B swapped",
+            "descriptors differ in a warp",
+            "B not transposed",
+        ),
+        error("acc = mma(acc, left, right"),
+    ),
+)
+def described(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
     """D = A B of 64 x 16 x 16 with descriptors by hand: A K-major, B MN-major in atoms of 64."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
@@ -153,25 +194,34 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         d[row, col] = acc[i]
 
 
-DESCRIBED = dict.fromkeys(
-    (
-        "stride of A too large",
-        "A not swizzled",
-        "A from eight rows on",
-        "A from the middle of a row of chunks",
-        "A beyond shared memory",
-        "base offset of A",
-        "leading offset of B too large",
-        "leading offset and stride of B swapped",
-        "descriptors differ in a warp",
-        "B not transposed",
-    ),
-    error("acc = mma(acc, left, right"),
+def scaled(draw: np.random.Generator) -> Arguments:
+    a, b = whole(draw, 128, 320), whole(draw, 16, 320)
+    scales = draw.integers(1, 5, (5, 16)).astype(np.float32)
+    expected = np.zeros((128, 16), np.float32)
+    for k in range(5):
+        part = slice(64 * k, 64 * k + 64)
+        expected += scales[k] * (a[:, part].astype(np.float32) @ b[:, part].astype(np.float32).T)
+    arguments = {"a": a, "b": b, "scales": scales, "d": np.zeros((128, 16), np.float32)}
+    return arguments, {"d": expected}
+
+
+@planted(
+    1,
+    288,
+    scaled,
+    {
+        "released by one warpgroup for both": race("tc.tma_load(tile_a", "acc = tc"),
+        "bytes of A and B alone": error("tc.emit"),
+        "released before the wait": race("tc.tma_load(tile_a", "acc = tc"),
+        "released with one in flight": race("tc.tma_load(tile_a", "acc = tc"),
+        "scales read behind the release": race("tc.emit", "total[i] ="),
+        "one thread waits": error("acc = tc"),
+        "no wait for the stage": error("acc = tc"),
+        "scaled in flight": error("total ="),
+        "scales not fenced before the release": error("tc.emit"),
+    },
 )
-
-
-@tc.kernel
-def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: tc.Const = ""):
+def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: tc.Const):
     """D = sum over k of scale[k] A_k B_k^T: a producer warp, two consumer warpgroups, two stages.
 
     The scales of the 16 columns come with each stage, and the consumers read them by ordinary
@@ -248,21 +298,17 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: t
             d[64 * group + row, col] = total[i]
 
 
-PIPELINE = {
-    "released by one warpgroup for both": race("tc.tma_load(tile_a", "acc = tc"),
-    "bytes of A and B alone": error("tc.emit"),
-    "released before the wait": race("tc.tma_load(tile_a", "acc = tc"),
-    "released with one in flight": race("tc.tma_load(tile_a", "acc = tc"),
-    "scales read behind the release": race("tc.emit", "total[i] ="),
-    "one thread waits": error("acc = tc"),
-    "no wait for the stage": error("acc = tc"),
-    "scaled in flight": error("total ="),
-    "scales not fenced before the release": error("tc.emit"),
-}
-
-
-@tc.kernel
-def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    256,
+    operands(128, 128),
+    {
+        "meets before its own wait": race("tile_b.at", "acc = tc"),
+        "each group meets alone": race("tile_b.at", "acc = tc"),
+        "staged without a barrier": race("out[row, col]", "d[64 * turn"),
+    },
+)
+def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
     """Two warpgroups share B, whose next half overwrites the first one; D goes out by way of A."""
     tc.launch_bounds(256)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -303,15 +349,18 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = 
         tc.barrier()
 
 
-SHARED_BY_GROUPS = {
-    "meets before its own wait": race("tile_b.at", "acc = tc"),
-    "each group meets alone": race("tile_b.at", "acc = tc"),
-    "staged without a barrier": race("out[row, col]", "d[64 * turn"),
-}
-
-
-@tc.kernel
-def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    operands(64, 192, factor=2),
+    {
+        "not waited for before it is doubled": error("values ="),
+        "not fenced when doubled": error("acc = tc"),
+        "fenced by a thread that waited": error("acc = tc"),
+        "fenced before it is doubled": error("acc = tc"),
+    },
+)
+def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
     """TMA brings A and B; the warpgroup doubles A in place by ordinary accesses, then multiplies."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -358,16 +407,19 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
         d[row, col] = acc[i]
 
 
-IN_PLACE = {
-    "not waited for before it is doubled": error("values ="),
-    "not fenced when doubled": error("acc = tc"),
-    "fenced by a thread that waited": error("acc = tc"),
-    "fenced before it is doubled": error("acc = tc"),
-}
-
-
-@tc.kernel
-def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    operands(64, 64, turns=4),
+    {
+        "no fence behind the loads of A": error("acc = tc"),
+        "next A in flight": error("origin=(0, 16 * following)"),
+        "next A behind a wait for one": error("origin=(0, 16 * following)"),
+        "A set in part in flight": error("left[0] ="),
+        "accumulators read in the loop": error("d[t % 64, 0]"),
+    },
+)
+def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, mistake: tc.Const):
     """D = A B^T in steps of 16 of K, A from registers."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32, source="registers")
@@ -405,17 +457,22 @@ def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, mistake
         d[row, col] = acc[i]
 
 
-FROM_REGISTERS = {
-    "no fence behind the loads of A": error("acc = tc"),
-    "next A in flight": error("origin=(0, 16 * following)"),
-    "next A behind a wait for one": error("origin=(0, 16 * following)"),
-    "A set in part in flight": error("left[0] ="),
-    "accumulators read in the loop": error("d[t % 64, 0]"),
-}
+def ones(draw: np.random.Generator) -> Arguments:
+    return {"out": np.zeros(128, np.float32), "turns": 3}, {"out": np.full(128, 96, np.float32)}
 
 
-@tc.kernel
-def sparse(out: tc.Array, turns: tc.s32, mistake: tc.Const = ""):
+@planted(
+    1,
+    128,
+    ones,
+    {
+        "no proxy fence": error("acc ="),
+        "metadata changed in flight": error("word = word"),
+        "metadata changed behind a wait for one": error("word = word"),
+        "B changed in flight": error("tile_b[t // 2, t % 2]"),
+    },
+)
+def sparse(out: tc.Array, turns: tc.s32, mistake: tc.Const):
     """Products of a sparse A of ones, with metadata that change from turn to turn."""
     tc.launch_bounds(128)
     mma = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
@@ -445,61 +502,6 @@ def sparse(out: tc.Array, turns: tc.s32, mistake: tc.Const = ""):
     out[t] = acc[0]
 
 
-SPARSE = {
-    "no proxy fence": error("acc ="),
-    "metadata changed in flight": error("word = word"),
-    "metadata changed behind a wait for one": error("word = word"),
-    "B changed in flight": error("tile_b[t // 2, t % 2]"),
-}
-
-
-# -- launches -------------------------------------------------------------------------------------
-
-
 def whole(draw: np.random.Generator, rows: int, cols: int) -> np.ndarray:
     """Whole numbers, so that sums are exact in any order."""
     return draw.integers(-4, 5, (rows, cols)).astype(BF16)
-
-
-def operands(rows: int, depth: int, factor: int = 1, **more: Any) -> Any:
-    """D = factor A B^T with 16 columns."""
-
-    def make(draw: np.random.Generator) -> Arguments:
-        a, b = whole(draw, rows, depth), whole(draw, 16, depth)
-        d = np.zeros((rows, 16), np.float32)
-        expected = factor * a.astype(np.float32) @ b.astype(np.float32).T
-        return {"a": a, "b": b, "d": d, **more}, {"d": expected}
-
-    return make
-
-
-def by_hand(draw: np.random.Generator) -> Arguments:
-    a, b = whole(draw, 64, 64), whole(draw, 16, 128)
-    expected = a[:, :16].astype(np.float32) @ b.astype(np.float32)
-    return {"a": a, "b": b, "d": np.zeros((64, 128), np.float32)}, {"d": expected}
-
-
-def scaled(draw: np.random.Generator) -> Arguments:
-    a, b = whole(draw, 128, 320), whole(draw, 16, 320)
-    scales = draw.integers(1, 5, (5, 16)).astype(np.float32)
-    expected = np.zeros((128, 16), np.float32)
-    for k in range(5):
-        part = slice(64 * k, 64 * k + 64)
-        expected += scales[k] * (a[:, part].astype(np.float32) @ b[:, part].astype(np.float32).T)
-    arguments = {"a": a, "b": b, "scales": scales, "d": np.zeros((128, 16), np.float32)}
-    return arguments, {"d": expected}
-
-
-def ones(draw: np.random.Generator) -> Arguments:
-    return {"out": np.zeros(128, np.float32), "turns": 3}, {"out": np.full(128, 96, np.float32)}
-
-
-CASES = [
-    *variants(product, 1, 128, operands(64, 128), reports=PRODUCT),
-    *variants(described, 1, 128, by_hand, reports=DESCRIBED),
-    *variants(pipeline, 1, 288, scaled, reports=PIPELINE),
-    *variants(shared_by_groups, 1, 256, operands(128, 128), reports=SHARED_BY_GROUPS),
-    *variants(in_place, 1, 128, operands(64, 192, factor=2), reports=IN_PLACE),
-    *variants(from_registers, 1, 128, operands(64, 64, turns=4), reports=FROM_REGISTERS),
-    *variants(sparse, 1, 128, ones, reports=SPARSE),
-]
