@@ -30,19 +30,13 @@ def total(
         line = 4 * half + row
         if (mistake != "unwritten") | (half == 0):
             tile.at(line, 4 * part).store(source.at(tc.blockIdx.x, line, 4 * part).load(4))
-    if mistake not in ("no meeting", "only a barrier"):
-        tc.cluster_sync()
-    if mistake == "only a barrier":
-        tc.barrier()
+    tc.cluster_sync()
     who = rank + 1
-    if mistake == "rank 9 of 4":
-        who = rank + 9
     for half in tc.static_range(2):
         at = (4 * half + row, 4 * part)
         values = [tc.f32(0.0)] * 4
         for step in tc.static_range(peers):
-            peer = tile.remote(who % peers if mistake != "rank 9 of 4" else who)
-            place = peer.at(*at)
+            place = tile.remote(who % peers).at(*at)
             if mistake == "outside":
                 place = place + 2048
             if mistake == "misaligned":
@@ -50,8 +44,7 @@ def total(
             values = [v + x for v, x in zip(values, place.load(4))]
             who += 1
         out.at(tc.blockIdx.x, *at).store(values)
-    if mistake != "may be gone":
-        tc.cluster_sync()
+    tc.cluster_sync()
 
 
 @tc.kernel
@@ -72,7 +65,7 @@ def late(out: tc.Array):
 
 
 @tc.kernel
-def push(out: tc.Array, rounds: tc.Const = 3, mistake: tc.Const = ""):
+def push(out: tc.Array, rounds: tc.Const = 3):
     """CTAs in a ring hand numbers on: each stores to the next one, which then reads its own."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -82,17 +75,16 @@ def push(out: tc.Array, rounds: tc.Const = 3, mistake: tc.Const = ""):
     value = tc.u32(100 * rank + t)
     tc.cluster_sync()
     for turn in range(rounds):
-        slot = turn & 1 if mistake != "one slot" else 0
+        slot = turn & 1
         following[slot, t] = value
-        if mistake != "no meeting":
-            tc.cluster_sync()
+        tc.cluster_sync()
         value = inbox[slot, t] + 1
     out[tc.blockIdx.x, t] = value
     tc.cluster_sync()
 
 
 @tc.kernel
-def hand_over(out: tc.Array, mistake: tc.Const = ""):
+def hand_over(out: tc.Array):
     """CTA 0 stores to CTA 1 and arrives at its mbarrier; CTA 1 waits, reads, and answers."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -109,13 +101,10 @@ def hand_over(out: tc.Array, mistake: tc.Const = ""):
         bar.remote(1).arrive()
         bar.wait(0)
     else:
-        if mistake != "no wait":
-            bar.wait(0)
+        bar.wait(0)
         value = tile[t]
         peer.store(value * 2)
         bar.remote(0).arrive()
-        if mistake == "no wait":
-            bar.wait(0)
     if rank == 0:
         out[t] = tile[t]
     tc.cluster_sync()
@@ -199,25 +188,17 @@ def copy(source: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     if t == 0:
         bar.init(1)
         tc.fence_mbarrier_init()
-        if mistake != "no bytes":
-            bar.arrive_expect_tx(inbox.bytes)
-        else:
-            bar.arrive()
+        bar.arrive_expect_tx(inbox.bytes)
     line[t] = source[tc.blockIdx.x, t]
-    if mistake != "no fence":
-        tc.fence_proxy_async()
+    tc.fence_proxy_async()
     tc.cluster_sync()
     if (t == 0) & (mistake == ""):
         tc.bulk_copy(inbox.remote((rank + 1) % 4), line, bar.remote((rank + 1) % 4))
     if (t == 0) & (mistake != ""):
         to = (rank + 1) % 4 if mistake != "to itself" else rank
         size = 256 if mistake != "odd size" else 250
-        there = bar.remote(to).address if mistake != "own barrier" else bar.address
-        tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, size, there)
-    if mistake == "overwritten":
-        line[t] = 0
-    if mistake != "no wait":
-        bar.wait(0)
+        tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, size, bar.remote(to).address)
+    bar.wait(0)
     out[tc.blockIdx.x, t] = inbox[t]
     tc.cluster_sync()
 

@@ -25,20 +25,28 @@ def neighbours(draw: np.random.Generator) -> Arguments:
     64,
     neighbours,
     {
-        "no meeting before the loads": error("value ="),
-        "a barrier of the CTA alone": error("value ="),
+        "no meeting before the loads": error(
+            "value =", says="before the cluster has met .* block 0 may not have started"
+        ),
+        "a barrier of the CTA alone": error(
+            "value =", says="before the cluster has met .* block 0 may not have started"
+        ),
         "arrived without waiting": error("value ="),
         "relaxed arrival": race("tile[63 - t] = x", "value ="),
         "stored behind the arrival": race("tile[63 - t] = x", "value ="),
         "loaded before the wait": error("out[tc.blockIdx.x, t] = peer[t] #1"),
-        "waited without arriving": error("tc.cluster_wait #1"),
-        "arrived twice": error("tc.cluster_arrive #4"),
+        "waited without arriving": error(
+            "tc.cluster_wait #1", says="waits at the cluster's barrier without having arrived"
+        ),
+        "arrived twice": error("tc.cluster_arrive #4", says="arrives at the cluster's barrier twice"),
         "arrival of half the warps": error("value ="),
         "arrival of half the lanes": error("value ="),
         "overwritten while peers load": race("tile[63 - t] = 0", "value ="),
         "ends behind its arrival": error("value ="),
-        "a rank that does not exist": error("value ="),
-        "may have ended": error("value ="),
+        "a rank that does not exist": error("value =", says="rank 4 leaves the cluster, which has 4 CTAs"),
+        "may have ended": error(
+            "value =", says="block 0 may end before block 3 accesses its shared memory here"
+        ),
         "met before the last load": error("peer[t] + tile[t] #2"),
         "last arrival before the last load": error("peer[t] + tile[t] #1"),
         "stores to a peer at the end": error("peer[t] ="),
@@ -123,8 +131,16 @@ def ring_of_numbers(draw: np.random.Generator) -> Arguments:
         "stored before the peer has started": error("following[slot, t]"),
         "two CTAs store to one inbox": race("inbox.remote((rank + 1) % 4 & 2)"),
         "lanes store to one word": race("following[slot, t & 62]"),
-        "one slot": race("following[slot, t]", "value = inbox"),
-        "met in every other turn": race("following[slot, t]", "value = inbox"),
+        "one slot": race(
+            "following[slot, t]",
+            "value = inbox",
+            says="written here by .* of block 0 .* of block 1 .* read it at",
+        ),
+        "met in every other turn": race(
+            "following[slot, t]",
+            "value = inbox",
+            says=r"`inbox\[slot, t\]` is read here by .* of block 0 .* of block 3 .* wrote it at line",
+        ),
         "read back by a neighbour": race("following[slot, t]", "following[slot, (t + 32) % 64]"),
         "read back by a neighbour lane": race("following[slot, t]", "following[slot, t ^ 1]"),
         "atomics beside a store": race("following[slot, t]", "tc.reduce"),
@@ -184,7 +200,9 @@ def four_lines(draw: np.random.Generator) -> Arguments:
         "released before the load": race("tile.remote", "total +="),
         "even lanes arrive for all": race("tile.remote", "total +="),
         "arrives at rank 2": error("tc.emit(ARRIVE, full #2"),
-        "may have ended": error("tc.emit(ARRIVE, empty #2"),
+        "may have ended": error(
+            "tc.emit(ARRIVE, empty #2", says="peer CTA gone: thread 0 of block 1 reaches for empty of block 0"
+        ),
     },
 )
 def handed_over(out: tc.Array, mistake: tc.Const):
@@ -455,19 +473,23 @@ def rolled(draw: np.random.Generator) -> Arguments:
     64,
     rolled,
     {
-        "no fence": error("tc.bulk_copy(inbox.remote(to)"),
+        "no fence": error(
+            "tc.bulk_copy(inbox.remote(to)", says="wrote by an ordinary store at .* without a proxy fence"
+        ),
         "fence by one thread": error("tc.bulk_copy(inbox.remote(to)"),
         "no barrier": race("line[63 - t] = x", "tc.bulk_copy(inbox.remote(to)"),
-        "source overwritten": error("line[63 - t] = 0"),
+        "source overwritten": error(
+            "line[63 - t] = 0", says="still read by a bulk copy to another CTA of thread 0"
+        ),
         "copied over its source": race("line[63 - t] = x", "tc.bulk_copy(line.remote(to)"),
         "bytes not expected": error("tc.bulk_copy(inbox.remote(to)", "total +="),
         "bytes of two lines": error("bar.wait"),
-        "counted by its own barrier": error("bar.remote(rank)"),
+        "counted by its own barrier": error("bar.remote(rank)", says="its mbarrier is not there"),
         "counted by a third CTA": error("bar.remote((rank + 2) % 4)"),
         "two lines copied": error("bar.remote(to).address"),
         "copied to rank 4": error("bar.remote(rank + 1)"),
         "two CTAs copy to one": error("tc.bulk_copy(inbox.remote((rank | 1) ^ 2)"),
-        "no wait": error("total +="),
+        "no wait": error("total +=", says="is in flight: nobody has waited for phase 0"),
         "inbox not read yet": race("tc.bulk_copy(inbox.remote(to)", "total +="),
         "stored to while a copy lands": race(
             "tc.bulk_copy(inbox.remote(to)", "inbox[63 - t]", error="inbox[63 - t]"

@@ -37,15 +37,18 @@ class Report:
 
     A part names one statement. "bar.init(1) #2" is the second one from the top that has this text.
     first, second: the accesses of a race; either may be reported first. error: the lines to blame for
-    all other errors. Of several lines any one is right.
+    all other errors. Of several lines any one is right. says: a regular expression of the message.
     """
 
     first: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
     error: tuple[str, ...] = ()
+    says: str = ""
 
     def fits(self, raised: Any, kernel: Any) -> bool:
-        """Does the error, or the warning, name these lines of the kernel?"""
+        """Does the error, or the warning, name these lines of the kernel, and say what it must?"""
+        if not re.search(self.says, str(raised)):
+            return False
         first, second, error = (_numbers(kernel, parts) for parts in (self.first, self.second, self.error))
         places = _chain(getattr(raised, "loc", None))
         if not isinstance(raised, (Race, RaceWarning)):
@@ -58,14 +61,14 @@ class Report:
         return bool((places & first and others & second) or (places & second and others & first))
 
 
-def race(first: Lines, second: Lines | None = None, error: Lines = ()) -> Report:
+def race(first: Lines, second: Lines | None = None, error: Lines = (), says: str = "") -> Report:
     """A race between two lines, or of a line with itself; or another error at the lines `error`."""
-    return Report(_tuple(first), _tuple(first if second is None else second), _tuple(error))
+    return Report(_tuple(first), _tuple(first if second is None else second), _tuple(error), says)
 
 
-def error(*lines: str) -> Report:
+def error(*lines: str, says: str = "") -> Report:
     """An error at one of these lines."""
-    return Report(error=lines)
+    return Report(error=lines, says=says)
 
 
 def _tuple(lines: Lines) -> tuple[str, ...]:

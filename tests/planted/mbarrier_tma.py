@@ -17,6 +17,21 @@ TENSOR_LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::com
 EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"
 INVALIDATE = "mbarrier.inval.shared::cta.b64"
 
+TOO_MANY_BYTES = (
+    r"^every thread that is left waits\n  block 0 warps 0: .*\(mbarrier.try_wait.*\n"
+    r".*for phase 0 \(parity 0\) of empty\[0\] \(initialised at .*: 2 of 2 arrivals are missing\n.*\n"
+    r"  block 0 warps 1-2: .*\(mbarrier.try_wait.*\n"
+    r".*for phase 0 \(parity 0\) of full\[0\] \(initialised at .*: 16 bytes are missing\n"
+)
+TOO_MANY_ARRIVALS = (
+    r"thread 1 of block 0 arrives 1 times when 0 of 1 arrivals and 512 bytes are pending in phase 0: "
+    r"initialise it .*, or let fewer .*; one thread announces bytes, as under `if tc.elect\(\)` in one warp"
+)
+BY_EVERY_THREAD = (
+    r"a second time, by thread 1 of block 0 \(first at .*, by thread 0 of block 0 in the same step\); "
+    r"its phase is 0: one thread initialises a barrier, as under `if tc"
+)
+
 
 def sums(draw: np.random.Generator) -> Arguments:
     a = draw.integers(-99, 99, (8, 64)).astype(np.int32)
@@ -33,17 +48,26 @@ def sums(draw: np.random.Generator) -> Arguments:
     96,
     sums,
     {
+        "producer starts with parity 0": error(
+            "empty[slot].wait", says="a producer's first wait takes parity 1"
+        ),
         "full counts two arrivals": error("empty[slot].wait"),
-        "empty counts one arrival": error("where.arrive"),
-        "too few bytes": error("full[slot].wait #2"),
-        "too many bytes": error("empty[slot].wait"),
-        "consumer starts with parity 1": error("empty[slot].wait", "total += tile"),
+        "empty counts one arrival": error("where.arrive", says="before any thread has seen phase 0 end"),
+        "too few bytes": error(
+            "full[slot].wait #2", says="128 bytes more have come than were expected\n.*announcing 128 bytes"
+        ),
+        "too many bytes": error("empty[slot].wait", says=TOO_MANY_BYTES),
+        "consumer starts with parity 1": error(
+            "empty[slot].wait", "total += tile", says="phase 0 .parity 0. is over: was it meant"
+        ),
         "bytes expected in the next slot": error("full[to].arrive_expect_tx", "full[slot].wait #2"),
         "bytes counted in the next slot": error("total += tile"),
-        "never released": error("empty[slot].wait"),
+        "never released": error("empty[slot].wait", says="2 of 2 arrivals are missing"),
         "bytes not expected": error("tc.tma_load"),
-        "producer does not wait": error("full[slot].arrive_expect_tx"),
-        "every lane produces": error("full[slot].arrive_expect_tx"),
+        "producer does not wait": error(
+            "full[slot].arrive_expect_tx", says="arrives for phase 1 before any thread has seen"
+        ),
+        "every lane produces": error("full[slot].arrive_expect_tx", says=TOO_MANY_ARRIVALS),
         "released between the loads": race("tc.tma_load", "other +="),
         "no syncwarp before the release": race("tc.tma_load", "total += tile"),
         "next slot released": error("where.arrive"),
@@ -70,7 +94,7 @@ def ring(a: tc.Array, out: tc.Array, mistake: tc.Const):
     tc.barrier()
     if warp == 0:
         if (lane == 0) | (mistake == "every lane produces"):
-            phase = tc.u32(1)
+            phase = tc.u32(0 if mistake == "producer starts with parity 0" else 1)
             for k in range(a.shape[0]):
                 slot = k % stages
                 if mistake != "producer does not wait":
@@ -251,19 +275,26 @@ def five_lines(draw: np.random.Generator) -> Arguments:
     64,
     five_lines,
     {
-        "no fence": error("tc.tma_store(map, (i, 0) #2"),
+        "no fence": error("tc.tma_store(map, (i, 0) #2", says="\n.*fence.proxy.async. must come between"),
         "fence behind the barrier": error("tc.tma_store(map, (i, 0) #2"),
         "fence by one thread": error("tc.tma_store(map, (i, 0) #2"),
         "no barrier before the copy": race("buffer[0, 63 - t] = 100 #1", "tc.tma_store(map, (i, 0) #2"),
-        "no wait for the buffer": error("buffer[0, 63 - t] = 100 #1"),
-        "wait for one less": error("buffer[0, 63 - t] = 100 #1"),
+        "no wait for the buffer": error(
+            "buffer[0, 63 - t] = 100 #1", says="still read by a bulk store of thread 0"
+        ),
+        "wait for one less": error(
+            "buffer[0, 63 - t] = 100 #1", says="still read by a bulk store of thread 0"
+        ),
         "wait by another thread": error("buffer[0, 63 - t] = 100 #1"),
-        "no commit": error("buffer[0, 63 - t] = 100 #1"),
+        "no commit": error("buffer[0, 63 - t] = 100 #1", says="still read by a bulk store of thread 0"),
         # The lanes' stores, of the same bytes, are a warning; the buffer is written while lanes 1 to 31 still read it.
         "every lane stores": error("buffer[0, 63 - t] = 100 #1"),
         "a store behind the barrier": race("buffer[0, 63 - t] = 100 #2", "tc.tma_store(map, (i, 0) #2"),
         "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0) #2"),
-        "no last wait": error("tc.tma_store(map, (i, 0) #2"),
+        "no last wait": error(
+            "tc.tma_store(map, (i, 0) #2",
+            says="block 0 ends while a bulk store of thread 0 .* may still read",
+        ),
     },
 )
 def bulk_stores(d: tc.Array, mistake: tc.Const):
@@ -492,20 +523,25 @@ def a_line(draw: np.random.Generator) -> Arguments:
     64,
     a_line,
     {
-        "by every thread": error("bar.init(t"),
-        "no barrier behind it": race("bar.init(t", "bar.wait"),
+        "by every thread": error("bar.init(t", says=BY_EVERY_THREAD),
+        "no barrier behind it": race(
+            "bar.init(t", "bar.wait", says="wrote it at line .*init.*nothing orders"
+        ),
         "fence missing": error("tc.tma_load"),
-        "data stored over it": error("words[2]"),
+        "data stored over it": error("words[2]", says="byte 0x110 belongs to bar .initialised"),
         "bulk copy over it": error("tc.emit(BULK_LOAD"),
         "fence by another thread": error("tc.tma_load"),
-        "with no arrivals": error("bar.init(t"),
+        "with no arrivals": error("bar.init(t", says="is to expect 0 arrivals; 1 to 1048575 are allowed"),
         "at half a word": error("bar.init(t"),
-        "twice": error("bar.init(1) #1"),
-        "invalidated before its use": error("bar.arrive_expect_tx"),
-        "never": error("bar.arrive_expect_tx"),
+        "twice": error(
+            "bar.init(1) #1",
+            says=r"by thread 0 of block 0 \(first at [^,]*\); its phase is 0: mbarrier.inval",
+        ),
+        "invalidated before its use": error("bar.arrive_expect_tx", says="^bar is not initialised .thread 0"),
+        "never": error("bar.arrive_expect_tx", says="^bar is not initialised .thread 0"),
         "invalidated in flight": error("bar.wait"),
         "initialised again in flight": error("bar.init(1) #2"),
-        "waits for parity 2": error("bar.wait"),
+        "waits for parity 2": error("bar.wait", says="waits for parity 2; parities are 0 and 1"),
         "invalidated while others wait": race("tc.emit(INVALIDATE #3", "bar.wait"),
         "its memory used as data": error('tc.emit("st.shared.b64"'),
     },

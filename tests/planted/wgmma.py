@@ -14,6 +14,10 @@ planted = Planted()
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+NO_PROXY_FENCE = (
+    r"the wgmma.mma_async of warpgroup 0 of block 0 reads through the async proxy what thread {} of block 0 .*, "
+    r"without a proxy fence\n.*\n  tc.fence_proxy_async\(\) \(fence.proxy.async\) must come between, best by the writer"
+)
 
 
 def operands(rows: int, depth: int, factor: int = 1, **more: Any) -> Any:
@@ -33,21 +37,34 @@ def operands(rows: int, depth: int, factor: int = 1, **more: Any) -> Any:
     128,
     operands(64, 128),
     {
-        "no proxy fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
-        "proxy fence by one thread": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+        "no proxy fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2", says=NO_PROXY_FENCE.format(0)),
+        "proxy fence by one thread": error(
+            "tc.wgmma_async(mma, acc, tile_a[0] #2", says=NO_PROXY_FENCE.format(1)
+        ),
         "no barrier behind the proxy fence": race("tile_a.at", "tc.wgmma_async(mma, acc, tile_a[0] #2"),
-        "a store behind the proxy fence": error("tc.wgmma_async(mma, acc, tile_a[1]"),
+        "a store behind the proxy fence": error(
+            "tc.wgmma_async(mma, acc, tile_a[1]", says=NO_PROXY_FENCE.format(0)
+        ),
         "accumulators set behind the fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
         "part of the warpgroup": error("tc.wgmma_async(mma, acc, tile_a[0] #1"),
-        "A stored to in flight": error("tile_a[0, t"),
-        "no wgmma fence": error("tc.wgmma_async(mma, acc, tile_a[0] #2"),
+        "A stored to in flight": error("tile_a[0, t", says="still read by a wgmma.*wgmma.wait_group"),
+        "no wgmma fence": error(
+            "tc.wgmma_async(mma, acc, tile_a[0] #2",
+            says="did not fence: tc.wgmma_fence.. .wgmma.fence. comes first",
+        ),
         "accumulators changed between the products": error("acc = acc.map"),
         "B stored to by one warp behind its wait of one": error("tile_b[1, t // 8, t % 8 * 8] = 0.0"),
         "one accumulator read in flight": error("d[0, t % 16]"),
         "an accumulator set in flight": error("acc[3] ="),
-        "no wait": error("d[row, col]"),
+        "no wait": error(
+            "d[row, col]",
+            says=r"`d\[row, col\] = acc\[i\]`: .* that the wgmma at .* still owns: tc.wgmma_wait",
+        ),
         "waits for one": error("d[row, col]"),
-        "no commit": error("d[row, col]"),
+        "no commit": error(
+            "d[row, col]",
+            says=r"that the wgmma at .* still owns: tc.wgmma_commit\(\) \(wgmma.commit_group\) and",
+        ),
         "one commit for both, wait for one": error("d[row, col]"),
         "commit behind the wait": error("d[row, col]"),
     },
@@ -212,11 +229,19 @@ def scaled(draw: np.random.Generator) -> Arguments:
     {
         "released by one warpgroup for both": race("tc.tma_load(tile_a", "acc = tc"),
         "bytes of A and B alone": error("tc.emit"),
-        "released before the wait": race("tc.tma_load(tile_a", "acc = tc"),
-        "released with one in flight": race("tc.tma_load(tile_a", "acc = tc"),
+        "released before the wait": race(
+            "tc.tma_load(tile_a",
+            "acc = tc",
+            says="shared bf16 tile .*which is still read by a wgmma of warpgroup 0",
+        ),
+        "released with one in flight": race(
+            "tc.tma_load(tile_a", "acc = tc", says="which is still read by a wgmma of warpgroup 0"
+        ),
         "scales read behind the release": race("tc.emit", "total[i] ="),
-        "one thread waits": error("acc = tc"),
-        "no wait for the stage": error("acc = tc"),
+        "one thread waits": error(
+            "acc = tc", says="read here by the wgmma.* of warpgroup 0 .*bulk.tensor .*nothing orders"
+        ),
+        "no wait for the stage": error("acc = tc", says="is in flight: nobody has waited for phase 0"),
         "scaled in flight": error("total ="),
         "scales not fenced before the release": error("tc.emit"),
     },
