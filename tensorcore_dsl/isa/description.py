@@ -11,12 +11,13 @@ from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.errors import OperandError, UnknownInstruction, listing
 from tensorcore_dsl.isa.effects import MEANINGS, members
+from tensorcore_dsl.isa.namespaces import FIXED
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout, draw
 
 PTX_VERSION = "9.1"  # of the manual that the table follows
 MANUAL = f"section {{}} of the PTX manual {PTX_VERSION}"
-_NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", "b", "c", "d")
+_NOT_OPTIONS = (*FIXED, "ptx")
 _MAX_ROWS = 32  # of a layout drawing
 
 

@@ -514,31 +514,13 @@ def row(
     *,
     requires: str = "20",
     ptx: str = "1.0",
-    effects: Effect = PURE,
-    access: str = "",
-    template: str = "",
-    where: Callable[[Mapping[str, str]], bool] = lambda axes: True,
-    note: str = "",
-    tied: str | None = None,
-    **axes: str | Iterable[str],
+    **more: Any,
 ) -> Row:
-    """A `Row` on one line of a table; unknown keywords are axes."""
+    """A `Row` on one line of a table. Keywords that are no fields of `Row` are axes."""
     major, minor = ptx.split(".")
-    return Row(
-        mnemonic,
-        signature,
-        axes,
-        requires,
-        (int(major), int(minor)),
-        section,
-        execute,
-        effects,
-        access,
-        template,
-        where,
-        note,
-        tied,
-    )
+    fields = {name: value for name, value in more.items() if name in Row.__dataclass_fields__}
+    axes = {name: value for name, value in more.items() if name not in fields}
+    return Row(mnemonic, signature, axes, requires, (int(major), int(minor)), section, execute, **fields)
 
 
 def _bindings(name: str, values: str | Iterable[str]) -> list[tuple[tuple[str, str], ...]]:

@@ -41,6 +41,14 @@ def declared(builder: ir.IRBuilder, kind: ir.FunctionType, name: str) -> ir.Func
     return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
 
 
+def splat(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
+    """Broadcast a number to all lanes of a vector."""
+    kind, index = ir.VectorType(value.type, lanes), ir.IntType(32)
+    nothing = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(index, 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(index, lanes), [0] * lanes))
+
+
 def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     """Prefetch the cache line at a host address, which need not be valid."""
     number = ir.IntType(32)

@@ -115,16 +115,18 @@ class Group(NamedTuple):
 class Blocks(Emitter):
     """Emitter of the decoding of operands and of the blocks of D.
 
-    settings, form_c: addresses of the settings of the product and of C; decoding needs neither.
+    settings, form_c: addresses of the settings of the product and of C. two_columns: a vector holds
+    8 rows of two columns. Decoding needs none of these.
     """
 
     word: ir.Type = I32  # type of a register
     number: ir.Type = F32  # type of a decoded element
-    two_columns = False  # whether a vector holds 8 rows of two columns
 
-    def __init__(self, builder: ir.IRBuilder, settings: Value = None, form_c: Value = None) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, settings: Value = None, form_c: Value = None, two_columns: bool = False
+    ) -> None:
         super().__init__(builder)
-        self.settings, self.form_c = settings, form_c
+        self.settings, self.form_c, self.two_columns = settings, form_c, two_columns
         self.wrong = self.variable(constant(I32, 0))
 
     def note(self, wrong: Value) -> None:

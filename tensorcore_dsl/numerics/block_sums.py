@@ -361,26 +361,10 @@ class ChainBlocks(Blocks):
             for step in map(self.count, range(4)):
                 of_a, of_b = self.numbers(group, quarter, step)
                 for b, slot in zip(of_b, sums, strict=True):
-                    self.put(self.fused("fma", of_a, b, self.get(slot)), slot)
+                    self.put(self.fused(of_a, b, self.get(slot)), slot)
         for slot in sums:  # bits of a NaN depend on the operands
             self.note(builder.fcmp_unordered("uno", self.get(slot), self.get(slot)))
         return [self.float_bits(self.get(slot)) for slot in sums]
-
-
-class HalfFused(FusedBlocks):
-    two_columns = True
-
-
-class HalfInteger(IntegerBlocks):
-    two_columns = True
-
-
-class HalfBits(BitBlocks):
-    two_columns = True
-
-
-class HalfChain(ChainBlocks):
-    two_columns = True
 
 
 # -- entry points of compiled loops ------------------------------------------------------------------
@@ -404,7 +388,7 @@ def decoder(kind: type[Blocks], first: bool) -> Any:
     return decode
 
 
-def multiplier(kind: type[Blocks]) -> Any:
+def multiplier(kind: type[Blocks], two_columns: bool) -> Any:
     """Make the function that computes one product; it returns true if blocks cannot compute it.
 
     Its operands: va, ea, vb, eb; the fields of `Memory` of C, and of D; memory for one D; settings of
@@ -414,7 +398,8 @@ def multiplier(kind: type[Blocks]) -> Any:
     @primitive
     def multiply(builder: ir.IRBuilder, *arguments: Any) -> Number:
         x = _whole(builder, arguments)
-        emitter, c, d = kind(builder, *x[13:15]), Memory(*x[4:8]), Memory(*x[8:12])
+        emitter = kind(builder, x[13], x[14], two_columns)
+        c, d = Memory(*x[4:8]), Memory(*x[8:12])
         return Number(BOOLEAN, emitter.over_groups(x[0:2], x[2:4], c, d, x[12], x[15]))
 
     return multiply

@@ -10,18 +10,7 @@ from tensorcore_dsl.lowering import compiled, primitive
 
 from .block_code import Blocks
 from .block_groups import GroupedBlocks
-from .block_sums import (
-    BitBlocks,
-    ChainBlocks,
-    FusedBlocks,
-    HalfBits,
-    HalfChain,
-    HalfFused,
-    HalfInteger,
-    IntegerBlocks,
-    decoder,
-    multiplier,
-)
+from .block_sums import BitBlocks, ChainBlocks, FusedBlocks, IntegerBlocks, decoder, multiplier
 
 # Indices into the description of a call: counts, distances in bytes, addresses. AHEAD: blocks of
 # words to prefetch for the next product. SCALES: index of the scales in a line of `extra`.
@@ -73,8 +62,9 @@ def _prefetch(builder: Any, base: Any, places: Any, count: Any) -> None:
     Blocks(builder).prefetch(base.value, places.value, count.value)
 
 
-def _loops(kind: type[Blocks]) -> Any:
-    decode_a, decode_b, multiply = decoder(kind, True), decoder(kind, False), multiplier(kind)
+def _loops(kind: type[Blocks], two_columns: bool) -> Any:
+    decode_a, decode_b = decoder(kind, True), decoder(kind, False)
+    multiply = multiplier(kind, two_columns)
 
     @compiled
     def products(
@@ -168,9 +158,5 @@ def _loops(kind: type[Blocks]) -> Any:
 
 
 FUSED, INTEGER, BITS, CHAIN, GROUPED = range(5)
-KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks)
-HALVES = (HalfFused, HalfInteger, HalfBits, HalfChain)
-LOOPS = (
-    *((_loops(whole), _loops(half)) for whole, half in zip(KINDS, HALVES, strict=True)),
-    (_loops(GroupedBlocks),),  # grouped products have 16 rows or more
-)
+KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks, GroupedBlocks)
+LOOPS = [[_loops(kind, two_columns) for two_columns in (False, True)] for kind in KINDS]

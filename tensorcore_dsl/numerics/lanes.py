@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from tensorcore_dsl.lowering.arrays import declared, variable
+from tensorcore_dsl.lowering.arrays import declared, splat, variable
 
 LANES = 16  # lanes of a vector: half a warp, which compiles and runs faster than 32
 WARP = 2 * LANES
@@ -112,19 +112,11 @@ def _outside(bits: int) -> Emit:
 
     def emit(builder: Any, index: Any, extent: Any, count: Any) -> Any:
         one = count if bits == 64 else builder.trunc(count, ir.IntType(bits))
-        last = builder.sub(extent, _everywhere(builder, one))
+        last = builder.sub(extent, splat(builder, one, LANES))
         below = builder.icmp_signed("<", index, constant(bits, 0))
         return builder.or_(below, builder.icmp_signed(">", index, last))
 
     return emit
-
-
-def _everywhere(builder: Any, number: Any, lanes: int = LANES) -> Any:
-    """Broadcast a number to all lanes."""
-    kind = ir.VectorType(number.type, lanes)
-    first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(_INDEX, 0))
-    order = ir.Constant(ir.VectorType(_INDEX, lanes), [0] * lanes)
-    return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), order)
 
 
 # -- exchange between all lanes of a warp ----------------------------------
@@ -179,14 +171,14 @@ def _vote(mode: str) -> Emit:
     def emit(builder: Any, a: Any) -> Any:
         ballot = lanes_of(builder, builder.icmp_unsigned("!=", a, constant(8, 0, WARP)))
         if mode == "ballot":
-            return _everywhere(builder, ballot, WARP)
+            return splat(builder, ballot, WARP)
         none, every = (ir.Constant(_INDEX, word) for word in (0, 0xFFFFFFFF))
         unanimous = builder.icmp_unsigned("==", ballot, every)
         if mode == "any":
             unanimous = builder.icmp_unsigned("!=", ballot, none)
         elif mode == "uni":
             unanimous = builder.or_(unanimous, builder.icmp_unsigned("==", ballot, none))
-        return _everywhere(builder, builder.zext(unanimous, ir.IntType(8)), WARP)
+        return splat(builder, builder.zext(unanimous, ir.IntType(8)), WARP)
 
     return emit
 
@@ -200,7 +192,7 @@ def _reduction(name: str) -> Emit:
     def emit(builder: Any, a: Any) -> Any:
         kind = ir.FunctionType(_INDEX, [vector(32, WARP)])
         function = declared(builder, kind, f"llvm.vector.reduce.{name}.v{WARP}i32")
-        return _everywhere(builder, builder.call(function, [a]), WARP)
+        return splat(builder, builder.call(function, [a]), WARP)
 
     return emit
 

@@ -147,11 +147,10 @@ class Emitter:
         beyond = builder.icmp_signed(">", self.size_of(back), self.size_of(value))
         return self.as_float(builder.add(self.float_bits(near), builder.sext(beyond, vector(I32))))
 
-    def fused(self, name: str, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c: rounded once ("fma"), or in the fastest way ("fmuladd")."""
-        width = 32 if a.type.element == F32 else 64
+    def fused(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c of binary64, rounded once."""
         kind = ir.FunctionType(a.type, [a.type] * 3)
-        name = f"llvm.{name}.v{a.type.count}f{width}"
+        name = f"llvm.fma.v{LANES}f64"
         return self.builder.call(arrays.declared(self.builder, kind, name), [a, b, c])
 
     def sum_of_pairs(self, a: Value, b: Value) -> Value:
