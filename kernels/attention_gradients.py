@@ -10,6 +10,9 @@ P comes from the scores again, and from the logarithms of the sums that the forw
 Queries are divided into blocks of BM rows. A kernel computes one tile of BN keys after the other. A
 tile visits the blocks whose queries see its keys. In one pass on sm_90a, it adds its share of dQ to the
 f32 sums of each block, in global memory. Otherwise dQ has a kernel of its own.
+
+If few heads of k and v leave SMs idle, the heads of q that share one are divided into groups. Each group
+has sums of dK and dV of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from tensorcore_dsl.kernels.attention_scores import KeyRange
 
 THREADS = 256
 LANES = 16  # lanes that sum one row of dO o
+VECTOR = 4  # elements of dK or dV that a thread adds up
+ADDED = THREADS * VECTOR
 TICKETS = 2  # counters of tiles that are drawn, of two kernels
 
 
@@ -204,3 +209,34 @@ def sum_rows(
             shifts[slot * BM + row] = shift
             # NaN, say of grad_lse, must not meet weights of 0.
             deltas[slot * BM + row] = tc.select(sees_none, 0.0, total)
+
+
+@tc.kernel(threads=THREADS)
+def add_splits(
+    dk_groups: tc.Array,
+    dv_groups: tc.Array,
+    dk: tc.Array,
+    dv: tc.Array,
+    starts_k: tc.Array,
+    splits: tc.s32,
+    traits: tc.Const,
+):
+    """dK and dV of each head of k and v: the sums of its `splits` groups, from the first one on.
+
+    dk_groups, dv_groups: (batch, groups, keys, D), f32. dk, dv: (batch, heads, keys, D). starts_k: of
+    packed sequences; rows behind the last one are left as they are.
+    Grid: (ADDED elements of a head, and more; heads; batch).
+    """
+    head, batch = tc.s32(tc.blockIdx.y), tc.s32(tc.blockIdx.z)
+    keys = dk.shape[2]
+    if traits.packed:
+        keys = starts_k[starts_k.shape[0] - 1]
+    first = (tc.s32(tc.blockIdx.x) * THREADS + tc.s32(tc.threadIdx.x)) * VECTOR
+    for groups, target, width in ((dk_groups, dk, traits.depth), (dv_groups, dv, traits.width)):
+        row, column = divide(first, width), first - divide(first, width) * width
+        if row < keys:
+            total = groups.at(batch, head * splits, row, column).load(VECTOR).elements()
+            for split in tc.range(1, splits):
+                words = groups.at(batch, head * splits + split, row, column).load(VECTOR).elements()
+                total = [x + y for x, y in zip(total, words, strict=True)]
+            target.at(batch, head, row, column).store([x.to(target.dtype) for x in total])

@@ -89,11 +89,11 @@ def starts(lengths: Any) -> np.ndarray:
     return np.cumsum([0, *lengths]).astype(np.int32)
 
 
-def choose(monkeypatch: Any, one_pass: bool) -> None:
+def choose(monkeypatch: Any, one_pass: bool, splits: int = 1) -> None:
     """Choose one or two kernels for gradients of D up to 128, in launches that no cache keeps."""
     most = 128 if one_pass else 0
-    choice = lambda problem, sequences: max(problem.traits.depth, problem.traits.width) <= most
-    monkeypatch.setattr(host, "takes_one_pass", choice)
+    choice = lambda problem, sequences: (max(problem.traits.depth, problem.traits.width) <= most, splits)
+    monkeypatch.setattr(host, "choose_kernels", choice)
     monkeypatch.setattr(host, "cached_call", lambda results, arrays, key, prepare: prepare())
 
 

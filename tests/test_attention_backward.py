@@ -101,22 +101,33 @@ def test_two_kernels(dim, options, monkeypatch):
         check(operands(200, 260, dim, heads=2, shared_by=2), "sm90", **options)
 
 
-# Batch, heads, heads of k and v, length, D, causal -> how many kernels were faster on an H200.
+@pytest.mark.parametrize("one_pass", [True, False])
+@pytest.mark.parametrize("dim, width", [(64, 64), (96, 128)])
+def test_groups_of_heads(dim, width, one_pass, monkeypatch):
+    """Four heads share keys, in two groups."""
+    choose(monkeypatch, one_pass, splits=2)
+    with tc.target("cpu", "sm_90a"):
+        check(operands(200, 150, dim, width, heads=8, shared_by=4), "sm90", causal=True)
+
+
+# Batch, heads, heads of k and v, length, D, causal -> how many kernels were faster on an H200, and with
+# how many groups of heads.
 MEASURED = {
-    (2, 16, 16, 8192, 128, False): 1, (2, 32, 32, 8192, 64, True): 1, (4, 8, 1, 2728, 128, True): 2,
-    (2, 16, 2, 4411, 128, True): 2, (4, 8, 2, 3566, 128, True): 1, (1, 32, 8, 2048, 128, True): 2,
-    (1, 32, 8, 4096, 128, True): 1, (1, 32, 8, 2300, 128, False): 2, (1, 16, 2, 9015, 96, True): 2,
-    (1, 16, 16, 2048, 128, False): 1, (1, 32, 8, 4096, 64, True): 1, (4, 8, 1, 2728, 64, True): 2,
+    (2, 16, 16, 8192, 128, False): (1, 1), (2, 32, 32, 8192, 64, True): (1, 1),
+    (4, 8, 1, 2728, 128, True): (1, 4), (1, 8, 1, 9000, 64, True): (1, 8), (11, 8, 2, 1659, 64, False): (1, 4),
+    (21, 8, 1, 1126, 128, False): (1, 2), (16, 32, 8, 1024, 128, False): (1, 1),
+    (2, 32, 8, 1024, 128, True): (2, 1), (1, 32, 8, 4096, 128, True): (1, 1), (1, 32, 8, 1024, 64, True): (2, 2),
+    (1, 16, 16, 2048, 128, False): (1, 1), (2, 16, 4, 3000, 256, False): (2, 1),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("problem, count", MEASURED.items())
-def test_choice_of_one_or_two_kernels(problem, count):
+@pytest.mark.parametrize("problem, chosen", MEASURED.items())
+def test_choice_of_kernels(problem, chosen):
     batch, heads, kv_heads, length, dim, causal = problem
     q, k = (np.broadcast_to(np.float16(0), (batch, n, length, dim)) for n in (heads, kv_heads))
     with tc.target("cpu", "sm_90a"):
         plan = kernels.plan_attention(q, k, k, causal=causal)
-    assert plan.gradients.one_pass == (count == 1)
+    assert (2 - plan.gradients.one_pass, plan.splits) == chosen
 
 
 LENGTHS = (1, 1), (1, 300), (129, 1), (128, 128), (260, 129)
@@ -148,11 +159,16 @@ def test_gradients_through_lse(family):
     check(operands(150, 100, heads=2), family, causal=True, softcap=2.0, grad_lse=grad_lse)
 
 
-@pytest.mark.parametrize("dim", [64, 256])
-def test_packed_sequences(family, dim):
+@pytest.mark.parametrize(
+    "family, dim, splits",
+    [("sm80", 64, 1), ("sm80", 256, 1), ("sm90", 64, 1), ("sm90", 64, 2), ("sm90", 256, 2)],
+    indirect=["family"],
+)
+def test_packed_sequences(family, dim, splits, monkeypatch):
     """Each sequence has the bits that it has alone; NaN of a neighbour does not reach it."""
+    choose(monkeypatch, one_pass=True, splits=splits)
     lists = starts([70, 0, 70, 33]), starts([40, 10, 70, 90])
-    arrays = operands(lists[0][-1], lists[1][-1], dim, heads=2)
+    arrays = operands(lists[0][-1], lists[1][-1], dim, heads=2, shared_by=splits)
     rows = [[slice(at[i], at[i + 1]) for at in (lists[0], lists[1], lists[1])] for i in range(4)]
     for x, of_x in zip(arrays, rows[2], strict=True):
         x[:, :, of_x] = np.nan

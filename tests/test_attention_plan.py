@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import FAMILIES, operands, starts
+from attention_cases import FAMILIES, choose, operands, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -72,8 +72,9 @@ def total_of(scores: np.ndarray, size: int, begins: list[int]) -> np.float32:
     return np.float32(pairs[0] + pairs[2])
 
 
-@pytest.mark.parametrize("dim", [64, 128, 256])
-def test_the_text_has_the_tiles_of_the_launch(dim: int) -> None:
+@pytest.mark.parametrize("dim, splits", [(64, 1), (128, 2), (256, 1)])
+def test_the_text_has_the_tiles_of_the_launch(dim: int, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, one_pass=True, splits=splits)
     q, k, v = operands(20, 40, dim, heads=4, shared_by=2)
     text = explained(q, k, v, causal=True)
     with launch.recorded() as bound:
@@ -82,11 +83,10 @@ def test_the_text_has_the_tiles_of_the_launch(dim: int) -> None:
     configs = [one.constants["config"] for one in bound if "config" in one.constants]
     assert f"in tiles of {configs[0].BN} keys" in text["scores"]
     of_queries = f"tiles of {configs[1].BN} keys, each summed" if configs[1].one_pass else "last tile of 64"
-    assert of_queries in text["dQ"] and (configs[1].one_pass or dim > 64)
-    assert (
-        f"blocks of {configs[1].BM} queries from the last one to the first, the 2 heads of q in turn"
-        in text["dV, dK"]
-    )
+    assert of_queries in text["dQ"] and configs[1].one_pass == (dim <= 128)
+    heads = "2 heads of q in turn, " if splits == 1 else ""
+    order = f"blocks of {configs[1].BM} queries from the last one to the first, {heads}upwards in a block"
+    assert order in text["dV, dK"] and ("f32 sums of 2 groups" in text["dV, dK"]) == (splits == 2)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 64), (1, 0, 5, 64), (1, 2, 0, 64), (1, 0, 5, 256)])

@@ -31,7 +31,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
+from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
     EXCHANGE_BARRIER,
@@ -46,6 +46,7 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue_sum,
     slabs,
     stage_of,
+    store_sum,
     wait_for,
     weights_of,
 )
@@ -75,7 +76,7 @@ class Cta:
     full_keys, empty_keys : mbarrier
         Of `keys`, `values` and `drawn`.
     drawn : tile
-        Sequence, head of k and v, and number of the tile; and the producer's parity for `empty_keys`.
+        Sequence, group, and number of the tile; and the producer's parity for `empty_keys`.
     exchange : tile
         dSᵀ of both consumers, as (parts, 1, BN, 64).
     dq, dq_visit : tile
@@ -124,18 +125,20 @@ def attention_backward_kernel(  # noqa: PLR0913
     left: tc.s32,
     right: tc.s32,
     shared_by: tc.s32,
+    splits: tc.s32,
     section: tc.s32,
     config: tc.Const,
     traits: tc.Const,
 ):
-    """q, grad: (batch, heads, queries, D). k, v, dk, dv: (batch, key heads, keys, D). shifts, deltas,
-    turns, tickets: see sum_rows. sums: (slots times SHARES, words), f32, see `finish`. scale, cap: see
-    Softmax. slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of packed sequences,
-    see attention_kernel.
+    """q, grad: (batch, heads, queries, D). k, v: (batch, key heads, keys, D). dk, dv: (batch, groups, keys,
+    D), f32 if several groups share keys. shared_by, splits: see KeyTileList. shifts, deltas, turns,
+    tickets: see sum_rows. sums: (slots times SHARES, words), f32, see `finish`. scale, cap: see Softmax.
+    slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of packed sequences, see
+    attention_kernel.
     """
     tc.launch_bounds(THREADS, 1)
     softmax = Softmax(traits, scale, cap)
-    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, section, config, traits)
+    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits)
     cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, softmax, config, traits)
 
     def producer():
@@ -207,10 +210,11 @@ def produce(cta: Any, tickets):
 def load_tile(cta: Cta, states):
     """Load the keys and values of a tile, then Q and dO of each block that it visits."""
     tile, full = cta.tiles.tile_at(cta.drawn), cta.full_keys
+    kv_head = cta.tiles.kv_head(tile)
     full.arrive_expect_tx(sum(x.shape[0] * m.bytes for x, m in zip((cta.keys, cta.values), cta.maps)))
     for smem, source in zip((cta.keys, cta.values), cta.maps):
         for slab in tc.static_range(smem.shape[0]):
-            place = tile.sequence.batch, tile.kv_head, tile.sequence.key_start + tile.key(), slab * SLAB
+            place = tile.sequence.batch, kv_head, tile.sequence.key_start + tile.key(), slab * SLAB
             tc.tma_load(smem[slab], source, place, full)
     block, head = tile.end - 1, tc.s32(0)
     while block >= tile.first:
@@ -256,10 +260,8 @@ def consume(cta: Cta, number, dk, dv, slope):
             (dk, of_keys * slope, cta.keys, cta.traits.depth),
             (dv, of_values, cta.values, cta.traits.width),
         ):
-            staging = halves(smem)[number]
-            stage_matrices(value.to(target.dtype), [staging[slab] for slab in range(staging.shape[0])], 0)
-            tc.syncwarp()
-            store_rows(staging, (tile.sequence.batch, tile.kv_head, row), end, target, width)
+            place = tile.sequence.batch, tile.group, row
+            store_sum(value, halves(smem)[number], place, end, target, width)
         # Loads by ordinary instructions come before TMA overwrites the keys.
         tc.fence_proxy_async()
         cta.empty_keys.arrive()

@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
+from tensorcore_dsl.kernels.hopper.attention import SLAB, start
 from tensorcore_dsl.kernels.hopper.attention_backward import produce
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
@@ -41,6 +41,7 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue_sum,
     slabs,
     stage_of,
+    store_sum,
     weights_of,
 )
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
@@ -103,13 +104,14 @@ def key_gradients(  # noqa: PLR0913
     left: tc.s32,
     right: tc.s32,
     shared_by: tc.s32,
+    splits: tc.s32,
     section: tc.s32,
     config: tc.Const,
     traits: tc.Const,
 ):
     """The arguments: see attention_backward_kernel."""
     tc.launch_bounds(THREADS, 1)
-    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, section, config, traits)
+    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits)
     cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, Softmax(traits, scale, cap), config, traits)
     leader = tc.threadIdx.x % WARPGROUP == 0
 
@@ -168,9 +170,8 @@ def consume(cta: Cta, consumer, smem, target, factor):
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
         first = tile.sequence.key_start + tile.key()
         end = tile.sequence.key_start + tile.sequence.seen.keys
-        stage_matrices((total * factor).to(target.dtype), [smem[slab] for slab in range(smem.shape[0])], 0)
-        tc.syncwarp()
-        store_rows(smem, (tile.sequence.batch, tile.kv_head, first), end, target, target.shape[3])
+        place = tile.sequence.batch, tile.group, first
+        store_sum(total * factor, smem, place, end, target, target.shape[3])
         # Loads by ordinary instructions come before TMA overwrites the keys.
         tc.fence_proxy_async()
         cta.empty_keys.arrive()

@@ -19,19 +19,19 @@ class KeyTile:
 
     Attributes
     ----------
-    number, kv_head : s32
-        Number of the tile in its sequence, head of k and v.
+    number, group : s32
+        Number of the tile in its sequence, and its group of heads of q.
     first, end : s32
         The blocks that it visits, from `end` - 1 down to `first`.
     shared_by : s32
-        Heads of q that share the keys.
+        Heads of q in the group.
     active : pred
         Whether any query sees the keys. Else the tile visits one block, whose scores are masked.
     """
 
     sequence: Sequence
     number: Any
-    kv_head: Any
+    group: Any
     first: Any
     end: Any
     shared_by: Any
@@ -51,37 +51,41 @@ class KeyTile:
 class KeyTileList:
     """The list of key tiles that CTAs draw from.
 
-    `section` heads of k and v advance together, from the first keys to the last ones: a causal mask
-    makes the first tiles the longest. The heads of a packed sequence are a section.
+    A tile has a group of the heads of q that share its keys: all of them, or a part if splits > 1. Then
+    each group has its own sums, which `add_splits` adds up.
+
+    `section` groups advance together, from the first keys to the last ones: a causal mask makes the
+    first tiles the longest. The groups of a packed sequence are a section.
 
     Attributes
     ----------
-    heads, kv_heads, shared_by, count : s32
-        Heads of q, heads of k and v, heads of q for each of them, and number of sequences.
+    heads, groups, shared_by, splits, count : s32
+        Heads of q, groups of them, heads of a group, groups that share keys, and number of sequences.
     """
 
     sequences: Sequences
     heads: Any
-    kv_heads: Any
+    groups: Any
     shared_by: Any
+    splits: Any
     section: Any
     count: Any
 
     @classmethod
-    def of(cls, q, k, starts_q, starts_k, left, right, shared_by, section, config, traits):
+    def of(cls, q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits):
         """The list of a launch; the arguments are those of the kernels."""
         sequences = Sequences(
             q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, config.BN
         )
         count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
-        return cls(sequences, q.shape[1], k.shape[1], shared_by, section, count)
+        return cls(sequences, q.shape[1], k.shape[1] * splits, shared_by, splits, section, count)
 
     def tiles_of(self, sequence):
-        """Number of tiles of all heads of a sequence."""
-        return self.sequences.at(sequence).tiles() * self.kv_heads
+        """Number of tiles of all groups of a sequence."""
+        return self.sequences.at(sequence).tiles() * self.groups
 
     def locate(self, ticket, sequence, before):
-        """Tile number `ticket` of the list: sequence, head of k and v, and number of the tile.
+        """Tile number `ticket` of the list: sequence, group, and number of the tile.
 
         The sequence is -1 behind the last tile. In packed sequences the search begins at `sequence`,
         with `before` tiles in front of it; both are returned for the next search.
@@ -89,22 +93,22 @@ class KeyTileList:
         if self.sequences.traits.packed:
             while sequence < self.count and ticket >= before + self.tiles_of(sequence):
                 before, sequence = before + self.tiles_of(sequence), sequence + 1
-            number = divide(ticket - before, self.kv_heads)
-            head = ticket - before - number * self.kv_heads
-            return tc.select(sequence < self.count, sequence, -1), head, number, sequence, before
-        tiles, lines = self.sequences.at(0).tiles(), self.kv_heads * self.count
+            number = divide(ticket - before, self.groups)
+            group = ticket - before - number * self.groups
+            return tc.select(sequence < self.count, sequence, -1), group, number, sequence, before
+        tiles, lines = self.sequences.at(0).tiles(), self.groups * self.count
         part = divide(ticket, tiles * self.section)
         inside = ticket - part * (tiles * self.section)
-        # The last section has fewer heads. Behind the last tile, a section has no heads at all.
+        # The last section has fewer groups. Behind the last tile, a section has no groups at all.
         wide = max(min(lines - part * self.section, self.section), 1)
         number = divide(inside, wide)
         line = part * self.section + inside - number * wide
-        drawn = divide(line, self.kv_heads)
-        head = line - drawn * self.kv_heads
-        return tc.select(ticket < tiles * lines, drawn, -1), head, number, sequence, before
+        drawn = divide(line, self.groups)
+        group = line - drawn * self.groups
+        return tc.select(ticket < tiles * lines, drawn, -1), group, number, sequence, before
 
     def tile_at(self, drawn):
-        """The tile that `locate` found: drawn has sequence, head of k and v, and number."""
+        """The tile that `locate` found: drawn has sequence, group, and number."""
         sequence, number = self.sequences.at(drawn[0]), drawn[2]
         first, end = sequence.visited(number)
         active = first < end
@@ -113,5 +117,9 @@ class KeyTileList:
         return KeyTile(sequence, number, drawn[1], first, end, self.shared_by, active)
 
     def head(self, tile: KeyTile, head):
-        """The head of q with number `head` among the heads that share the keys."""
-        return tile.kv_head * self.shared_by + head
+        """The head of q with number `head` in the group of a tile."""
+        return tile.group * self.shared_by + head
+
+    def kv_head(self, tile: KeyTile):
+        """The head of k and v of a tile."""
+        return divide(tile.group, self.splits)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
-from tensorcore_dsl.kernels.attention_gradients import THREADS, TICKETS, sum_rows
+from tensorcore_dsl.kernels.attention_gradients import ADDED, THREADS, TICKETS, add_splits, sum_rows
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig, slabs
@@ -39,10 +39,11 @@ from tensorcore_dsl.kernels.host.workspace import scratch
 # heads, 32,768 keys take 5 % longer on an H200.
 SECTION, LONG_SECTION, MANY_TILES = 8, 4, 128
 WORDS = 64 * 64  # f32 sums of a share of dQ
-# Times of the longest tiles of two kernels on an H200. The unit is the time of the longest tile of the
-# one-pass kernel; the query tile's time is for equal numbers of queries and keys, and of their heads.
-KEY_TILE_TIME, QUERY_TILE_TIME = 0.39, 0.48
-MIN_SPEEDUPS = 1.12, 1.29  # from which two kernels are chosen: D above 64, and up to 64
+# Times of the longest tiles of two kernels on an H200, and of the sums of a group of heads of one sequence.
+# The unit is the time of the longest tile of the one-pass kernel. Times of a query tile and of sums are for
+# equal numbers of queries and keys, and of their heads.
+KEY_TILE_TIME, QUERY_TILE_TIME, SUM_TIME = 0.39, 0.48, 0.019
+MIN_ROWS = 1024  # of queries of all heads of a group; fewer would not pay for another launch
 
 
 def attention_backward(  # noqa: PLR0913
@@ -176,32 +177,42 @@ class Workspaces:
         CTAs of the kernels that work on blocks: blocks, heads, sequences.
     slots : int
         Blocks of all heads and sequences, see Sequence.slot.
+    groups : tuple of shapes
+        Of dK and dV of each group of heads, if several groups share keys.
     """
 
     BM: int
     shares: int
     grid: tuple[int, int, int]
     slots: int
+    groups: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, problem: AttentionProblem, BM: int, shares: int, sequences: int) -> Workspaces:
+    def of(
+        cls, problem: AttentionProblem, BM: int, shares: int, sequences: int, splits: int = 1
+    ) -> Workspaces:
         """Count the blocks. Packed sequences may begin one each."""
         _, heads, queries, _ = problem.shape
+        groups: Any = ()
+        if splits > 1:
+            of_keys = [problem.arrays[name].shape for name in "kv"]
+            groups = tuple((batch, splits * heads, *rest) for batch, heads, *rest in of_keys)
         if problem.traits.packed:
             blocks = queries // BM + 1
-            return cls(BM, shares, (blocks, heads, sequences), (queries // BM + sequences) * heads)
+            return cls(BM, shares, (blocks, heads, sequences), (queries // BM + sequences) * heads, groups)
         blocks = -(-queries // BM)
-        return cls(BM, shares, (blocks, heads, sequences), blocks * heads * sequences)
+        return cls(BM, shares, (blocks, heads, sequences), blocks * heads * sequences, groups)
 
     def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
-        """Shifts, deltas, turns and tickets, then sums of dQ, if any; see the kernels."""
+        """Shifts, deltas, turns and tickets, then dK and dV of groups and sums of dQ, if any."""
         rows, turns = self.slots * self.BM, self.slots * max(self.shares, 1)
         shapes: list[Any] = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((TICKETS,), tc.s32)]
+        shapes += [(shape, tc.f32) for shape in self.groups]
         if self.shares:
             shapes.append(((turns, WORDS), tc.f32))
         make = lambda: tuple(empty_like(like, *each) for each in shapes)
         size = 4 * sum(prod(shape) for shape, _ in shapes)
-        return scratch(like, stream, ("attention_backward", self.BM, self.slots, self.shares), size, make)
+        return scratch(like, stream, ("attention_backward", self), size, make)
 
 
 def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[..., None]:
@@ -236,31 +247,35 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     (batch, heads, queries, _), kv_heads = problem.shape, problem.arrays["k"].shape[1]
     keys = problem.arrays["k"].shape[2]
     sequences = arrays[7].shape[0] - 1 if traits.packed else batch
-    config = configured_gradients(problem, sequences)
-    spaces = Workspaces.of(problem, config.BM, SHARES if config.one_pass else 0, sequences)
-    of_head = -(-keys // config.BN)
-    tiles, query_tiles = of_head * kv_heads * sequences, -(-queries // QUERY_ROWS) * heads * sequences
+    config, splits = configured_gradients(problem, sequences)
+    spaces = Workspaces.of(problem, config.BM, SHARES if config.one_pass else 0, sequences, splits)
+    of_head, groups = -(-keys // config.BN), kv_heads * splits
+    tiles, query_tiles = of_head * groups * sequences, -(-queries // QUERY_ROWS) * heads * sequences
     section = LONG_SECTION if of_head >= MANY_TILES else SECTION  # not for packed sequences
     if not config.one_pass:
         section = section_of(traits, keys, heads * batch)
     if traits.packed:  # each sequence may begin a tile
-        tiles = (keys // config.BN + sequences) * kv_heads
+        tiles = (keys // config.BN + sequences) * groups
         query_tiles = (queries // QUERY_ROWS + sequences) * heads
 
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
         grad_lse, dq, dk, dv, *lists = others
         shifts, deltas, turns, tickets, *sums = spaces.allocate(q, stream)
+        targets: Any = (dk, dv)
+        if splits > 1:
+            *targets, sums = *sums[:2], sums[2:]
         rows = shifts, deltas
         starts = padded(tuple(lists), tickets)[:2]
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         numbers = *starts, scale, cap, problem.scale, left, right
-        of_keys = dk, dv, *numbers, heads // kv_heads, section
+        of_keys = *targets, *numbers, heads // groups, splits, section
+        last = [] if splits == 1 else [(*targets, dk, dv, starts[1], splits)]
         if not config.one_pass:
             main = q, k, v, grad, *rows, tickets
-            return before, (*main, *of_keys), (*main, dq, *numbers, section)
+            return before, (*main, *of_keys), (*main, dq, *numbers, section), *last
         of_queries = *sums, dq, *starts, keys, problem.scale, left, right
-        return before, (q, k, v, grad, *rows, *sums, turns, tickets, *of_keys), of_queries
+        return before, (q, k, v, grad, *rows, *sums, turns, tickets, *of_keys), of_queries, *last
 
     options = {"config": config, "traits": traits}
     of_rows = {"BM": config.BM, "traits": traits, "shares": max(spaces.shares, 1)}
@@ -276,44 +291,55 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
             (key_gradients, of_tiles, threads, options),
             (query_gradients, min(query_tiles, SMS), threads, {"traits": traits}),
         )
+    if splits > 1:
+        blocks = -(-keys * max(traits.depth, traits.width) // ADDED)
+        launches += ((add_splits, (blocks, kv_heads, batch), THREADS, {"traits": traits}),)
     return _bind_all(problem, launches, by_kernel, arrays, stream)
 
 
-def configured_gradients(problem: AttentionProblem, sequences: int) -> BackwardConfig:
-    """Choose one or two kernels, and their configuration."""
-    traits = problem.traits
-    if takes_one_pass(problem, sequences):
-        return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1)
+def configured_gradients(problem: AttentionProblem, sequences: int) -> tuple[BackwardConfig, int]:
+    """Choose one or two kernels, their configuration, and how many groups of heads share keys."""
+    traits, (one_pass, splits) = problem.traits, choose_kernels(problem, sequences)
+    if one_pass:
+        return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1), splits
     of_keys, of_values = slabs(traits.depth), slabs(traits.width)
     size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold the weights of a block
     free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * WEIGHT_STAGES
     stages = min(free // (of_keys + of_values), 3)
-    return BackwardConfig(1, 64, stages, stages)
+    return BackwardConfig(1, 64, stages, stages), splits
 
 
-def takes_one_pass(problem: AttentionProblem, sequences: int) -> bool:
-    """Whether one kernel computes all gradients: up to D 128 (96 with tanh), unless its tiles leave SMs idle.
+def choose_kernels(problem: AttentionProblem, sequences: int) -> tuple[bool, int]:
+    """Choose whether one kernel computes all gradients, and how many groups of heads share keys.
 
     Two kernels take 1.25 times as long if there are many tiles. Their tiles take at most half as long, so
-    they leave fewer SMs idle if there are few.
+    they leave fewer SMs idle if there are few. So do the tiles of a group of heads, but the sums of the
+    groups have to be added up.
     """
     traits, (_, heads, queries, _) = problem.traits, problem.shape
     most, (_, kv_heads, keys, _) = max(traits.depth, traits.width), problem.arrays["k"].shape
+    seen = keys * kv_heads / max(queries * heads, 1)
 
     def rounds(rows: int, size: int, heads: int) -> float:
         """Time of all tiles of `size` rows, in times of the longest one."""
         tiles = -(-rows // size) * heads * (1 if traits.packed else sequences)
         # A causal mask hides half of the mean tile. The longest tiles start first.
-        return max(tiles / 2 / SMS, 1) if traits.right and not traits.left else ceil(tiles / SMS)
+        return max(tiles / 2 / SMS + 0.1, 1.0) if traits.right and not traits.left else ceil(tiles / SMS)
 
-    seen = keys * kv_heads / max(queries * heads, 1)
-    of_queries = QUERY_TILE_TIME * seen * rounds(queries, QUERY_ROWS, heads)
-    two = KEY_TILE_TIME * rounds(keys, 64, kv_heads) + of_queries
+    def time(one_pass: bool, splits: int) -> float:
+        """Time of all gradients, in times of the longest tile of one kernel without splits."""
+        of_sums = SUM_TIME * splits * kv_heads * sequences * seen if splits > 1 else 0
+        if one_pass:
+            return rounds(keys, 128, kv_heads * splits) / splits + of_sums
+        of_keys = KEY_TILE_TIME * rounds(keys, 64, kv_heads * splits) / splits
+        return of_keys + QUERY_TILE_TIME * seen * rounds(queries, QUERY_ROWS, heads) + of_sums
+
     # Above D 96, one kernel spills registers with tanh.
-    return (
-        most <= (96 if traits.softcap else 128)
-        and rounds(keys, 128, kv_heads) < MIN_SPEEDUPS[most <= SLAB] * two
-    )
+    counts = [True, False] if most <= (96 if traits.softcap else 128) else [False]
+    shared_by = heads // max(kv_heads, 1)
+    rows = shared_by * queries // (sequences if traits.packed else 1)
+    splits = [1] + [each for each in (2, 4, 8) if shared_by % each == 0 and rows >= MIN_ROWS * each]
+    return min(((one, each) for one in counts for each in splits), key=lambda choice: time(*choice))
 
 
 def _bind_all(

@@ -37,6 +37,8 @@ class AttentionPlan:
         Of "sm90".
     gradients : BackwardConfig or None
         Of "sm90" without pages.
+    splits : int
+        Groups of heads of q, of those that share a head of k and v, with sums of dK and dV of their own.
     """
 
     family: str
@@ -45,6 +47,7 @@ class AttentionPlan:
     shared_by: int
     config: AttentionConfig | None = None
     gradients: BackwardConfig | None = None
+    splits: int = 1
 
     def explained(self) -> str:
         """Tell the order of sums; see `explain_bits`."""
@@ -77,7 +80,10 @@ class AttentionPlan:
 
     def _backward(self) -> dict[str, str]:
         config, name = self.gradients, str(self.dtype)
-        heads = f"the {self.shared_by} heads of q in turn, " if self.shared_by > 1 else ""
+        count, added = self.shared_by // self.splits, ""
+        heads = f"{count} heads of q in turn, " if count > 1 else ""
+        if self.splits > 1:
+            added = f"; the f32 sums of {self.splits} groups of heads are added, from the first one on"
         if config is None:
             step = SIZES[self._slabs]
             of_keys = f"{heads}queries upwards in tiles of {step}: one sum of the tensor cores"
@@ -105,7 +111,7 @@ class AttentionPlan:
             "dS": f"{slopes}, from the left in f32, rounded to {name} in products",
             "delta": "f32, of 16 lanes with 8 of 128 columns each: fma(dO, o, sum), upwards; then lanes 8, "
             "4, 2, 1 apart; minus grad_lse",
-            "dV, dK": f"{of_keys}; dK then times scale, both rounded to {name}",
+            "dV, dK": f"{of_keys}; dK then times scale{added}; both rounded to {name}",
             "dQ": f"{of_queries}; then times scale, rounded to {name}",
         }
 
@@ -168,5 +174,5 @@ def plan_attention(
     sequences = lists["cu_seqlens"].shape[0] - 1 if lists else 1
     traits, config = configured(problem.traits, problem.shape[2], shared_by, sequences)
     count = sequences if lists else problem.shape[0]
-    gradients = None if page else configured_gradients(problem, count)
-    return AttentionPlan("sm90", problem.dtype, traits, shared_by, config, gradients)
+    gradients, splits = (None, 1) if page else configured_gradients(problem, count)
+    return AttentionPlan("sm90", problem.dtype, traits, shared_by, config, gradients, splits)
