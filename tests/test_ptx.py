@@ -1021,6 +1021,7 @@ def test_a_struct_with_tensor_maps(offset):
         ({0: 5}, 5),
         ({0: 5, 1: b"9" * 15}, 5),
         ({0: np.uint64(5)}, 5),
+        ({"bytes": bytes(range(16)), 0: np.uint8(9), 1: np.uint8(8)}, 0x0706050403020809),
     ],
     ids=str,
 )

@@ -88,10 +88,9 @@ def _argument(value: Any, arrays: dict[str, Any], where: str) -> Any:
         return value
     offsets = value.keys() - {"bytes"}
     if all(offset.isdigit() for offset in offsets):
-        fields = {int(offset): _argument(value[offset], arrays, where) for offset in offsets}
+        fields: dict[Any, Any] = {int(at): _argument(value[at], arrays, where) for at in offsets}
         if "bytes" in value:
-            content = _read(value["bytes"], where, lambda path: Path(path).read_bytes())
-            fields |= {1: content[1:]} if 0 in fields else {0: content}
+            fields["bytes"] = _read(value["bytes"], where, lambda path: Path(path).read_bytes())
         return fields
     array = (
         arrays.setdefault(value["name"], _array(value, where)) if "name" in value else _array(value, where)

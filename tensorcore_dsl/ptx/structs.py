@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -88,13 +89,16 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
     """Return the values of a parameter that is an array of bytes, by their names in `params` of the IR."""
     if isinstance(x, TensorMap):
         return {in_memory(param.name): x}
+    if isinstance(x, dict) and isinstance(content := x.get("bytes"), bytes):
+        free = next(offset for offset in count() if offset not in x)  # fields cover all bytes before it
+        x = {offset: field for offset, field in x.items() if offset != "bytes"} | {free: content[free:]}
     # CuTe's tensors with static layouts are structs of an address.
     is_address = param.size == 8 and hasattr(x, "__dlpack__")
     fields = {0: x} if is_address or isinstance(x, bytes) else x
     if not isinstance(fields, dict) or not all(isinstance(offset, int) for offset in fields):
         raise ArgumentError(
             f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass its bytes, or a "
-            "dict with the value of each field by its offset, {0: 1.5, 8: array}"
+            'dict with the value of each field by its offset, {0: 1.5, 8: array}, and all other "bytes"'
         )
     parts = {in_memory(param.name): StructInMemory(param.name, param.size, fields)}
     parts |= {part_name(param.name, at): x for at, x in fields.items() if not isinstance(x, bytes)}
