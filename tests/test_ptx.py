@@ -1032,6 +1032,34 @@ def test_a_load_of_several_fields_of_a_struct(fields, value):
     assert x[0] == value
 
 
+@pytest.mark.parametrize("value", [-1, np.int32(-7), 3_000_000_000], ids=str)
+def test_integers_of_parameters_without_a_sign(value):
+    """NVCC declares an `int` as .u32, in structs, too."""
+    body = "ld.param.u32 %r1, [n]; ld.param.u32 %r2, [s]; ld.param.u64 %rd1, [x]; "
+    body += "st.global.u32 [%rd1], %r1; st.global.u32 [%rd1+4], %r2; ret;"
+    kernel = module(body, ".param .u64 x, .param .u32 n, .param .align 8 .b8 s[8]")["k"]
+    x = np.zeros(2, np.uint32)
+    kernel[1, 1](x, value, {0: value})
+    assert x.tolist() == [int(value) % 2**32] * 2
+    with pytest.raises(tc.ArgumentError, match="u32 holds integers from 0 to"):
+        kernel[1, 1](x, -(1 << 31) - 1, {0: value})
+
+
+@pytest.mark.parametrize(
+    "bits, value", [(32, 1.5), (32, np.float32(-2)), (64, 1e-300), (16, np.float16(3))], ids=str
+)
+def test_floats_of_a_struct_that_are_loaded_as_integers(bits, value):
+    """As NVCC loads some."""
+    body = f"ld.param.u{bits} %v, [s]; ld.param.u64 %rd1, [x]; st.global.u{bits} [%rd1], %v; ret;"
+    kernel = module(body, ".param .u64 x, .param .align 8 .b8 s[8]", registers=f".reg .b{bits} %v;")["k"]
+    x = np.zeros(1, f"f{bits // 8}")
+    kernel[1, 1](x, {0: value})
+    assert x[0] == value
+    with pytest.raises(tc.ArgumentError, match="s is 1.5; u8 holds integers"):
+        body = "ld.param.u8 %h1, [s]; ret;"
+        module(body, ".param .align 8 .b8 s[8]")["k"][1, 1]({0: 1.5})
+
+
 def test_a_load_of_a_part_without_a_value():
     kernel = module("ld.param.u64 %rd1, [s]; ret;", ".param .align 8 .b8 s[16]")["k"]
     for fields in ({}, {4: 7}, {0: bytes(4), 8: 7}):

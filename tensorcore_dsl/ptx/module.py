@@ -463,4 +463,6 @@ def _value(x: Any, dtype: DType, name: str) -> Any:
             raise ArgumentError(f"parameter {name} has {dtype.bits} bits, and the address of an array 64")
         return GlobalPointer(x, name, x.flags.writeable)
     kind = named(f"u{dtype.bits}") if dtype.kind == "b" else dtype
+    if kind.kind == "u" and isinstance(x, (int, np.integer)) and -1 << dtype.bits - 1 <= x < 0:
+        x = int(x) + (1 << dtype.bits)  # NVCC declares signed integers as .u32 and .u64, too
     return describe(x, name, kind).value

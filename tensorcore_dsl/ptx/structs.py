@@ -114,6 +114,13 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
         kind, at = part.value.type.dtype.numpy, int(text or 0)
         place = slice(at, at + kind.itemsize)
         numbers = [x for x in fields if at <= x < place.stop and not isinstance(fields[x], bytes)]
-        if name == param.name and numbers != [at] and is_known[place].all():
+        if name != param.name:
+            continue
+        x = fields[at] if numbers == [at] else None
+        if type(x) is float and kind.itemsize in (4, 8):
+            x = np.dtype(f"f{kind.itemsize}").type(x)
+        if isinstance(x, np.generic) and x.dtype.kind not in "iub" and kind.kind in "iu":
+            parts[part.name] = x.view(kind)  # NVCC loads some floats as .u32
+        elif numbers != [at] and is_known[place].all():
             parts[part.name] = data[place].view(kind)[0]
     return parts
