@@ -323,13 +323,10 @@ MBARRIERS = [
           (RELAXED, "shared::cta", BARRIER, "90", "8.6"), (RELAXED, "shared::cluster", CLUSTER, "90", "8.6"))],
 ]
 BULK = [
-    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
-    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",     "dst:[u32], src:[u64], size:u32, bar:[u32], mask:b16",   "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="yes"),
-    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",         "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
-    row("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes",                             "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", "dst shared::cta"), effects=COPY, requires="90", ptx="8.6", multicast="-"),
-    row("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint",              "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", "dst shared::cta"), effects=COPY, requires="90", ptx="8.6", multicast="-"),
-    row("cp.async.bulk.prefetch.L2.global",                                                         "src:[u64], size:u32",                                   "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, requires="90", ptx="8.0"),
-    row("cp.async.bulk.prefetch.L2.global.L2::cache_hint",                                          "src:[u64], size:u32, policy:b64",                       "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, requires="90", ptx="8.0"),
+    *[row(f"cp.async.bulk.{_place}.global.mbarrier::complete_tx::bytes{_cast}{_hint}",              f"dst:[u32], src:[u64], size:u32, bar:[u32]{_mask}{_policy}", "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", f"dst {_place}"), effects=COPY, requires="90", ptx=_ptx, multicast="yes" if _cast else "-")
+      for _place, _cast, _mask, _, _ptx in PLACES for _hint, _policy, _ in HINTS if not (_cast and _hint)],
+    *[row("cp.async.bulk.prefetch.L2.global" + _hint,                                               "src:[u64], size:u32" + _policy,                         "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, requires="90", ptx="8.0")
+      for _hint, _policy, _ in HINTS],
     row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, access=SHARE, effects=SHARED_COPY, requires="90", ptx="8.0"),
     row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, access=STORE, effects=SHARED_COPY, requires="90", ptx="8.0"),
     row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),

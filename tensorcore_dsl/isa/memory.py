@@ -242,9 +242,12 @@ ASYNC = [
     row("cp.async.wait_all",                              "",                         "9.7.9.25.3.3", wait_group, effects=COPIES, requires="80", ptx="7.0"),
 ]
 
-# Each line makes `atom` (a result, four orderings) and `red` (no result, two orderings).
+# Each line makes `atom` (a result, four orderings) and, but for exch and cas, `red` (no result, two orderings).
 ATOMICS = [
     #  operation   types                             suffix     requires ptx
+    ("exch",      "b32 b64",                         "",        "60",    "6.0"),
+    ("cas",       "b32 b64",                         "",        "60",    "6.0"),
+    ("cas",       "b16",                             "",        "70",    "6.3"),
     ("add",       "u32 s32 u64 f32 f64",             "",        "60",    "6.0"),
     ("min",       "u32 s32 u64 s64",                 "",        "32",    "6.0"),
     ("max",       "u32 s32 u64 s64",                 "",        "32",    "6.0"),
@@ -263,27 +266,19 @@ VECTOR_ATOMICS = [
     ("add min max",  "v2/2 v4/4",       "f16x2 bf16x2",  ".noftz", "8.1"),
 ]
 ATOM, RED = "9.7.13.5", "9.7.13.6"
-ATOMIC = [
-    row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64", sem=SEM, access=WORD_UPDATE, requires="60", ptx="6.0"),
-    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b32 b64", sem=SEM, access=WORD_UPDATE, requires="60", ptx="6.0"),
-    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16",     sem=SEM, access=WORD_UPDATE, requires="70", ptx="6.3"),
-    row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64",     sem=CLUSTER_SCOPE, access=WORD_UPDATE, **IN_CLUSTER),
-    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16 b32 b64", sem=CLUSTER_SCOPE, access=WORD_UPDATE, **IN_CLUSTER),
-    row("atom{sem}.shared::cluster.exch.{t}", "d:{t} = p:[u32], b:{t}",        ATOM, atomic, op="exch", t="b32 b64",     sem=CLUSTER_SEM, access=CLUSTER_UPDATE, **IN_CLUSTER),
-    row("atom{sem}.shared::cluster.cas.{t}",  "d:{t} = p:[u32], b:{t}, c:{t}", ATOM, atomic, op="cas",  t="b16 b32 b64", sem=CLUSTER_SEM, access=CLUSTER_UPDATE, **IN_CLUSTER),
-]
+ATOMIC = []
 for _op, _types, _tail, _sm, _ptx in ATOMICS:
-    for _sem, _red, _least in ((SEM, RED_SEM, {"requires": _sm, "ptx": _ptx}), (CLUSTER_SCOPE, CLUSTER_RED_SCOPE, IN_CLUSTER)):
-        _flags: Any = {"op": _op, "t": _types, "s_a": SPACE, "access": WORD_UPDATE, **_least}
-        ATOMIC += [
-            row("atom{sem}.{s}.{op}" + _tail + ".{t}", "d:{t} = p:[{a}], b:{t}", ATOM, atomic, sem=_sem, **_flags),
-            row("red{sem}.{s}.{op}" + _tail + ".{t}",  "p:[{a}], b:{t}",         RED,  reduce, sem=_red, **_flags),
-        ]
-    _flags = {"op": _op, "t": _types, "access": CLUSTER_UPDATE, **IN_CLUSTER}
-    ATOMIC += [
-        row("atom{sem}.shared::cluster.{op}" + _tail + ".{t}", "d:{t} = p:[u32], b:{t}", ATOM, atomic, sem=CLUSTER_SEM, **_flags),
-        row("red{sem}.shared::cluster.{op}" + _tail + ".{t}",  "p:[u32], b:{t}",         RED,  reduce, sem=CLUSTER_RED_SEM, **_flags),
-    ]
+    _target = {"requires": _sm, "ptx": _ptx}
+    for _where, _address, _sem, _red, _access, _least in (
+        ("{s}",             "{a}", SEM,           RED_SEM,           {"s_a": SPACE, "access": WORD_UPDATE}, _target),
+        ("{s}",             "{a}", CLUSTER_SCOPE, CLUSTER_RED_SCOPE, {"s_a": SPACE, "access": WORD_UPDATE}, IN_CLUSTER),
+        ("shared::cluster", "u32", CLUSTER_SEM,   CLUSTER_RED_SEM,   {"access": CLUSTER_UPDATE},            IN_CLUSTER),
+    ):
+        _name, _flags = f"{{sem}}.{_where}.{{op}}{_tail}.{{t}}", {"op": _op, "t": _types, **_access, **_least}
+        _operands = f"p:[{_address}], b:{{t}}" + (", c:{t}" if _op == "cas" else "")
+        ATOMIC.append(row("atom" + _name, "d:{t} = " + _operands, ATOM, atomic, sem=_sem, **_flags))
+        if _op not in ("exch", "cas"):
+            ATOMIC.append(row("red" + _name, _operands, RED, reduce, sem=_red, **_flags))
 for _op, _vec, _types, _tail, _ptx in VECTOR_ATOMICS:
     _flags = {"op": _op, "v_n": _vec, "t": _types, "access": VECTOR_UPDATE, "requires": "90", "ptx": _ptx}
     ATOMIC += [

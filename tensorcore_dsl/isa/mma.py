@@ -52,6 +52,7 @@ class Family:
     note: str = ""
 
     opcode = "mma"
+    is_sparse = False
 
     def instructions(self) -> Iterator[Instruction]:
         product = itertools.product(
@@ -70,7 +71,7 @@ class Family:
         layouts = (
             quad_layouts(layout, d, c)
             if a == "f16" and shape == "m8n8k4"
-            else (fragment_layouts(shape, d, a, b, c, container=8 if self.modifier == "kind" else 0))
+            else fragment_layouts(shape, d, a, b, c, 8 if self.modifier == "kind" else 0, self.is_sparse)
         )
         names = dict(zip("dabc", layouts, strict=True))
         return Instruction(

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.effects import WARP
-from tensorcore_dsl.isa.fragments import checked, multiply, operand, pairs, size
-from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, fragment_layouts, option
+from tensorcore_dsl.isa.fragments import checked, multiply, size
+from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, KIND, SATURATE, Family
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.isa.warp import warps
 from tensorcore_dsl.layout import Layout
@@ -149,50 +147,28 @@ def multiply_sparse(
 
 
 @dataclass(frozen=True)
-class SparseFamily:
+class SparseFamily(Family):
     """Instructions of `mma.sp` that differ in shape, types, one modifier and metadata order."""
 
-    shapes: str
-    dc: str
-    ab: str
-    requires: str
-    ptx: tuple[int, int]
-    modifier: str = ""
-    values: tuple[str, ...] = ("",)
     variants: tuple[str, ...] = (PLAIN, SORTED)
 
-    opcode = "mma"
+    is_sparse = True
 
     def instructions(self) -> Iterator[Instruction]:
-        product = itertools.product(
-            self.variants, self.shapes.split(), pairs(self.dc), pairs(self.ab), self.values
-        )
-        for variant, shape, (d, c), (a, b), value in product:
-            yield self._instruction(variant, shape, d, a, b, c, value)
-
-    def _instruction(
-        self, variant: str, shape: str, d: str, a: str, b: str, c: str, value: str
-    ) -> Instruction:
-        params: dict[str, Any] = dict(group="sp", shape=shape, d=d, a=a, b=b, c=c, sparse="sparse") | option(
-            self.modifier, value
-        )
-        if variant == SORTED:
-            params["ordered"] = "ordered"
-        container = 8 if self.modifier == "kind" else 0
-        layouts = fragment_layouts(shape, d, a, b, c, container, is_sparse=True)
-        names = dict(zip("dabc", layouts, strict=True))
-        return Instruction(
-            mnemonic=f"mma{variant}.sync.aligned.{shape}.row.col{value}.{d}.{a}.{b}.{c}",
-            results=(operand("d", names["d"]),),
-            operands=(*(operand(x, names[x]) for x in "abc"), *metadata(shape, a)),
-            requires=Requires(self.requires),
-            version=max(self.ptx, ORDERED) if variant == SORTED else self.ptx,
-            section=SECTION,
-            execute=multiply_sparse,
-            effects=WARP,
-            tied="c" if c == d else None,
-            params=params,
-        )
+        for variant, dense in itertools.product(self.variants, super().instructions()):
+            params = {key: value for key, value in dense.params.items() if key != "layout"}
+            params |= {"group": "sp", "sparse": "sparse"}
+            if variant == SORTED:
+                params["ordered"] = "ordered"
+            yield replace(
+                dense,
+                mnemonic=dense.mnemonic.replace("mma", f"mma{variant}", 1),
+                operands=(*dense.operands, *metadata(params["shape"], params["a"])),
+                version=max(self.ptx, ORDERED) if variant == SORTED else self.ptx,
+                section=SECTION,
+                execute=multiply_sparse,
+                params=params,
+            )
 
 
 def metadata(shape: str, a: str, packed: bool = False, warps: int = 1) -> tuple[Operand, Operand]:
@@ -204,8 +180,6 @@ def metadata(shape: str, a: str, packed: bool = False, warps: int = 1) -> tuple[
     )
 
 
-KIND = (".kind::f8f6f4",)
-
 # fmt: off
 ROWS = (
     #            shapes                d/c                 a/b            requires ptx      modifier     values
@@ -214,7 +188,7 @@ ROWS = (
     SparseFamily("m16n8k8 m16n8k16",   "f32/f32",          "tf32/tf32",   "80",    (7, 1)),
     SparseFamily("m16n8k64",           "f32/f32",          FP8,           "89",    (8, 4)),
     SparseFamily("m16n8k64",           "f16/f16",          FP8,           "120f",  (8, 7),  variants=(SORTED,)),
-    SparseFamily("m16n8k64",           "f16/f16 f32/f32",  FP864,         "120f",  (8, 7),  "kind",      KIND, (SORTED,)),
+    SparseFamily("m16n8k64",           "f16/f16 f32/f32",  FP864,         "120f",  (8, 7),  "kind",      KIND, variants=(SORTED,)),
     SparseFamily("m16n8k32 m16n8k64",  "s32/s32",          INT8,          "80",    (7, 1),  "satfinite", SATURATE),
     SparseFamily("m16n8k64 m16n8k128", "s32/s32",          INT4,          "80",    (7, 1),  "satfinite", SATURATE),
 )
