@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
 
-from tensorcore_dsl.lowering import inlined, primitive, vectorised
-from tensorcore_dsl.lowering.values import COUNT, Number, cast
+from tensorcore_dsl.lowering import inlined, vectorised
 
 from .function_unit_sm90 import COEFFICIENTS, FIRST
+from .softfloat import as_bits, as_float
 from .symbols import OUT, Symbol
 
 SIGN, INF, NAN, ONE = 1 << 31, 0x7F800000, 0x7FFFFFFF, 0x3F800000
@@ -75,50 +74,31 @@ def _segment(table: Any, square: Any, first: int, fraction: int) -> int:
     return _sum(table, square, first + (fraction >> WIDTH), dx, WIDTH - SQUARED_BITS)
 
 
-def _float32(builder: ir.IRBuilder, x: Any) -> ir.Value:
-    return builder.bitcast(cast(builder, _WORD, x).value, ir.FloatType())
-
-
-def _bits32(builder: ir.IRBuilder, value: ir.Value) -> Number:
-    return Number(_WORD, builder.bitcast(value, ir.IntType(32)))
-
-
-@primitive
-def _product(builder: Any, a: Any, b: Any) -> Any:
-    return _bits32(builder, builder.fmul(_float32(builder, a), _float32(builder, b)))
-
-
-@primitive
-def _total(builder: Any, a: Any, b: Any) -> Any:
-    return _bits32(builder, builder.fadd(_float32(builder, a), _float32(builder, b)))
-
-
-@primitive
-def _float64(builder: Any, x: Any) -> Any:
-    """The bits of an integer that is exact in f64 and not negative."""
-    value = builder.sitofp(cast(builder, COUNT, x).value, ir.DoubleType())
-    return Number(COUNT, builder.bitcast(value, ir.IntType(64)))
-
-
 @inlined
 def _packed(v: int, exponent: int) -> int:
     """The number v * 2**(exponent - UNIT), truncated to 24 bits; subnormal results become zero."""
     if v == 0:
         return 0
-    r: int = (_float64(v) >> 29) + ((exponent - UNIT + BIAS - 1023) << 23)
+    exact = int(as_bits(np.float64(v)))
+    r: int = (exact >> 29) + ((exponent - UNIT + BIAS - 1023) << 23)
     return 0 if r < LEAST else min(r, INF)
+
+
+@inlined
+def _float32(x: int) -> Any:
+    return as_float(np.uint32(x))
 
 
 @inlined
 def _times(a: int, b: int) -> int:
     """a * b, rounded to nearest."""
-    d: int = _product(a, b)
+    d = int(as_bits(_float32(a) * _float32(b)))
     return NAN if d & NAN > INF else d
 
 
 @inlined
 def _plus(a: int, b: int) -> int:
-    d: int = _total(a, b)
+    d = int(as_bits(_float32(a) + _float32(b)))
     return NAN if d & NAN > INF else d
 
 
