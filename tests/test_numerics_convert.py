@@ -12,7 +12,7 @@ import exact_scalar as exact
 import numpy as np
 import pytest
 
-from tensorcore_dsl.numerics.convert import convert, convert_pack, convert_pair, convert_quad
+from tensorcore_dsl.numerics.convert import convert, convert_pack, convert_several
 from tensorcore_dsl.numerics.number_formats import FLOATS, values
 
 WIDE = ("f16", "bf16", "f32", "f64")
@@ -82,7 +82,7 @@ def test_small_floats_saturate(source, to):
     """e2m1, e2m3 and e3m2 turn NaN into their largest number; the others have a NaN."""
     x = np.concatenate([near_ties(to, source), column(source, 500, f"{source}{to}")])
     if source == "f32":
-        d = convert_pair(x, np.zeros_like(x), "f32", f"{to}x2", "rn", satfinite=True)
+        d = convert_several((x, np.zeros_like(x)), "f32", f"{to}x2", "rn", satfinite=True)
     else:
         d = convert(x.astype(np.uint32) << np.uint32(16), f"{source}x2", f"{to}x2", "rn", satfinite=True)
     shift = 4 if to == "e2m1" else 8
@@ -94,8 +94,8 @@ def test_small_floats_saturate(source, to):
 @pytest.mark.parametrize("to", [*SMALL, "f16", "bf16"])
 def test_relu(to):
     x = column("f32", 2000, to)
-    plain = convert_pair(x, x, "f32", f"{to}x2", "rn", satfinite=True)
-    clamped = convert_pair(x, x, "f32", f"{to}x2", "rn", satfinite=True, relu=True)
+    plain = convert_several((x, x), "f32", f"{to}x2", "rn", satfinite=True)
+    clamped = convert_several((x, x), "f32", f"{to}x2", "rn", satfinite=True, relu=True)
     nan = (x & np.uint32(0x7FFFFFFF)) > 0x7F800000
     want = np.where((x >> np.uint32(31) == 1) & ~nan, 0, plain)
     np.testing.assert_array_equal(clamped, want)
@@ -161,7 +161,7 @@ def test_tf32():
 def test_ue8m0_is_the_exponent():
     x = column("f32", 4000, "ue8m0")
     for rounding, satfinite in itertools.product(("rz", "rp"), (False, True)):
-        d = convert_pair(x, x, "f32", "ue8m0x2", rounding, satfinite=satfinite)
+        d = convert_several((x, x), "f32", "ue8m0x2", rounding, satfinite=satfinite)
         np.testing.assert_array_equal(d >> np.uint16(8), d & np.uint16(0xFF))
         for code, got in zip(x.tolist(), (d & np.uint16(0xFF)).tolist(), strict=True):
             value = exact.decode(code, "f32")
@@ -183,9 +183,9 @@ def test_ue8m0_is_the_exponent():
 def test_s2f6_counts_sixty_fourths():
     pairs = [(1.0, 64), (-2.0, 128), (5.0, 127), (-5.0, 128), (0.0078125, 0), (0.0234375, 2), (np.nan, 127)]
     x = np.array([v for v, _ in pairs], np.float32).view(np.uint32)
-    d = convert_pair(x, x, "f32", "s2f6x2", "rn", satfinite=True)
+    d = convert_several((x, x), "f32", "s2f6x2", "rn", satfinite=True)
     assert (d & np.uint16(0xFF)).tolist() == [c for _, c in pairs]
-    halved = convert_pair(x[:2], x[:2], "f32", "s2f6x2", "rn", satfinite=True, scale=0x807F)
+    halved = convert_several((x[:2], x[:2]), "f32", "s2f6x2", "rn", satfinite=True, scale=0x807F)
     assert [hex(v) for v in halved] == ["0x2040", "0xc080"]
     every = np.arange(1 << 16).astype(np.uint16)
     back = convert(every, "s2f6x2", "bf16x2", "rn", scale=0x7F80)
@@ -200,14 +200,14 @@ def test_stochastic_rounding_carries(to):
     """Down for no random bits, up for all of them; the chance is what is cut off."""
     x = np.array([0x3F801234, 0xBF801234, 0x3F800000], np.uint32)
     zero, full = np.zeros(3, np.uint32), np.full(3, 0xFFFFFFFF, np.uint32)
-    down = convert_pair(x, x, "f32", f"{to}x2", "rs", rbits=zero)
-    up = convert_pair(x, x, "f32", f"{to}x2", "rs", rbits=full)
-    np.testing.assert_array_equal(down, convert_pair(x, x, "f32", f"{to}x2", "rz"))
+    down = convert_several((x, x), "f32", f"{to}x2", "rs", rbits=zero)
+    up = convert_several((x, x), "f32", f"{to}x2", "rs", rbits=full)
+    np.testing.assert_array_equal(down, convert_several((x, x), "f32", f"{to}x2", "rz"))
     np.testing.assert_array_equal(up[:2], down[:2] + np.uint32(0x00010001))
     assert up[2] == down[2]
     every = np.arange(1 << 16, dtype=np.uint32)
     once = np.full(1 << 16, x[0])
-    low = convert_pair(once, once, "f32", f"{to}x2", "rs", rbits=every) & np.uint32(0xFFFF)
+    low = convert_several((once, once), "f32", f"{to}x2", "rs", rbits=every) & np.uint32(0xFFFF)
     cut = 13 if to == "f16" else 16
     assert np.mean(low != low.min()) == (0x1234 & ((1 << cut) - 1)) / (1 << cut)
 
@@ -216,7 +216,7 @@ def test_stochastic_rounding_carries(to):
 def test_four_floats_pack_from_the_top(to):
     x = [np.array([v], np.float32).view(np.uint32) for v in (1.0, -1.0, 2.0, 0.5)]
     slot = 4 if to == "e2m1" else 8
-    d = int(convert_quad(x, "f32", f"{to}x4", "rs", rbits=np.zeros(1, np.uint32))[0])
+    d = int(convert_several(x, "f32", f"{to}x4", "rs", satfinite=True, rbits=np.zeros(1, np.uint32))[0])
     got = [exact.decode(d >> slot * k & ((1 << FLOATS[to].bits) - 1), to) for k in (3, 2, 1, 0)]
     assert got == [1, -1, 2, Fraction(1, 2)]
 
@@ -308,10 +308,10 @@ X = np.zeros(4, np.uint32)
         (lambda: convert(X, "f32", "f8"), "destination type 'f8' is not supported; there are"),
         (lambda: convert(X, "s32", "u8", relu=True), "for floats, not cvt.u8.s32"),
         (lambda: convert(X, "f16x2", "e4m3x4"), "f16x2 has 2 elements and e4m3x4 has 4"),
-        (lambda: convert_pair(X, X, "f32", "f16"), "two elements, not f16"),
-        (lambda: convert_pair(X, X, "f32", "f16x2", "rs"), ".rs needs rbits"),
-        (lambda: convert_pair(X, X, "f32", "ue8m0x2", "rn"), "ue8m0 rounds rz or rp, not 'rn'"),
-        (lambda: convert_quad([X], "f32", "e4m3x4", rbits=X), "type of four, not 1 into e4m3x4"),
+        (lambda: convert_several((X, X), "f32", "f16"), "2 sources .* as many elements, not f16"),
+        (lambda: convert_several((X, X), "f32", "f16x2", "rs"), ".rs needs rbits"),
+        (lambda: convert_several((X, X), "f32", "ue8m0x2", "rn"), "ue8m0 rounds rz or rp, not 'rn'"),
+        (lambda: convert_several([X], "f32", "e4m3x4", rbits=X), "1 sources .* as many elements, not e4m3x4"),
         (lambda: convert_pack(X, X, X, "u32"), "type 'u32' is not supported"),
     ],
 )

@@ -16,12 +16,17 @@ from exact_scalar import columns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorcore_dsl.numerics.integer import integer
+from tensorcore_dsl.numerics.integer import instruction
 from tensorcore_dsl.numerics.scalar import arith, compare
 from tensorcore_dsl.numerics.scalar import testp as has_property
 
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
 DTYPES = {16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+def integer(op, kind, *operands, **modifiers):
+    return instruction(op, kind, **modifiers)(*operands)
+
 
 # --- against exact numbers ---------------------------------------------------------------------
 

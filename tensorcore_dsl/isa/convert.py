@@ -41,7 +41,7 @@ def pair(ctx: Context, instr: Instruction, a: Any, b: Any, *extra: Any) -> np.nd
     p = instr.params
     more = {p["extra"]: extra[0]} if extra else {}
     flags = _flags(instr, "satfinite", "relu")
-    return convert.convert_pair(a, b, "f32", p["d"], _rounding(instr), **flags, **more)
+    return convert.convert_several((a, b), "f32", p["d"], _rounding(instr), **flags, **more)
 
 
 def quad(ctx: Context, instr: Instruction, *operands: Any) -> np.ndarray:
@@ -50,7 +50,7 @@ def quad(ctx: Context, instr: Instruction, *operands: Any) -> np.ndarray:
 
     *sources, rbits = operands
     flags = _flags(instr, "satfinite", "relu")
-    return convert.convert_quad(sources, "f32", instr.params["d"], "rs", rbits=rbits, **flags)
+    return convert.convert_several(sources, "f32", instr.params["d"], "rs", rbits=rbits, **flags)
 
 
 def saturating_pack(ctx: Context, instr: Instruction, a: Any, b: Any, *c: Any) -> np.ndarray:

@@ -108,7 +108,7 @@ def lookup(ctx: Context, instr: Instruction, *operands: Any) -> Any:
     """lop3; with a predicate, also `d != 0` combined with it."""
     from tensorcore_dsl.numerics import integer as numerics
 
-    d = numerics.integer("lop3", "b32", *operands[:4])
+    d = numerics.instruction("lop3", "b32")(*operands[:4])
     if len(operands) == 4:
         return d
     return d, _COMBINE[instr.params["bool"]](d != 0, operands[4])

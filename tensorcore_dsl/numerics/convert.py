@@ -2,8 +2,8 @@
 """PTX cvt on arrays of register bits (9.7.9.21, 9.7.9.22).
 
 `convert` has one source, scalar or packed: ``convert(a, "f32", "bf16", "rn", relu=True)`` is
-``cvt.rn.relu.bf16.f32``, ``convert(a, "e4m3x2", "f16x2", "rn")`` unpacks. `convert_pair` and
-`convert_quad` pack two and four f32; `convert_pack` is cvt.pack. All results are bit-exact.
+``cvt.rn.relu.bf16.f32``, ``convert(a, "e4m3x2", "f16x2", "rn")`` unpacks. `convert_several`
+packs two or four f32; `convert_pack` is cvt.pack. All results are bit-exact.
 
 NaN, as measured on sm_90: f64 to a narrower type and any type to f64 keep the sign and the upper
 payload bits and set the quiet bit; bf16 to f32 and a conversion to the same type copy the bits; all
@@ -262,9 +262,8 @@ def convert(
     return _join([convert_one(x, NO_RANDOM) for x in _split(bits, from_element, count)], to_element)
 
 
-def convert_pair(
-    hi: Any,
-    lo: Any,
+def convert_several(
+    sources: Sequence[Any],
     src: str,
     dst: str,
     rounding: str | None = "rn",
@@ -274,37 +273,19 @@ def convert_pair(
     rbits: Any = None,
     scale: Any = None,
 ) -> Bits:
-    """cvt.dst.src d, hi, lo: pack two f32; ``rbits`` is for .rs only."""
+    """cvt.dst.src d, a, b or d, {a, b, e, f}, rbits: pack two or four f32, ``a`` into the highest element.
+
+    ``rbits`` is for .rs only.
+    """
     element, count = packed(dst)
-    if count != 2:
-        raise ValueError(f"a pair is packed into a type of two elements, not {dst}")
+    if count != len(sources):
+        raise ValueError(f"{len(sources)} sources are packed into a type of as many elements, not {dst}")
     dtype = register_dtype(_register_bits(src))
-    x = [registers(v, dtype) for v in (lo, hi)]
+    x = [registers(v, dtype) for v in reversed(sources)]
     if element == "s2f6":
         return _fixed(x, src, element, relu, scale)
     convert_one = _converter(src, element, rounding, False, (satfinite, relu, False))
-    random = _random(element, rounding, rbits, 2)
-    return _join([convert_one(*pair) for pair in zip(x, random, strict=True)], element)
-
-
-def convert_quad(
-    sources: Sequence[Any],
-    src: str,
-    dst: str,
-    rounding: str = "rs",
-    *,
-    rbits: Any,
-    satfinite: bool = True,
-    relu: bool = False,
-) -> Bits:
-    """cvt.rs.dst.src d, {a, b, e, f}, rbits: pack four f32, ``a`` into the highest element."""
-    element, count = packed(dst)
-    if count != 4 or len(sources) != 4:
-        raise ValueError(f"four sources go into a type of four, not {len(sources)} into {dst}")
-    convert_one = _converter(src, element, rounding, False, (satfinite, relu, False))
-    dtype = register_dtype(_register_bits(src))
-    x = [registers(v, dtype) for v in reversed(sources)]
-    random = _random(element, rounding, rbits, 4)
+    random = _random(element, rounding, rbits, count)
     return _join([convert_one(*pair) for pair in zip(x, random, strict=True)], element)
 
 

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-any-return"
 """PTX integer, logic and shift instructions of one thread, on arrays of register bits.
 
-``integer("mad.hi", "s32", a, b, c, sat=True)`` is ``mad.hi.sat.s32``: modifiers between operation
+``instruction("mad.hi", "s32", sat=True)(a, b, c)`` is ``mad.hi.sat.s32``: modifiers between operation
 and type are part of the operation (manual 9.7.1, 9.7.8, 9.7.9.7). Division by zero gives all ones
 for quotient and remainder, as measured on sm_90; the smallest number divided by -1 wraps. mul24 and
 mad24 read the low 24 bits of their operands, sign-extended for s32.
@@ -445,19 +445,14 @@ def _operand_types(op: str, type: str) -> tuple[tuple[np.dtype[Any], np.dtype[An
     return tuple(kinds[letter] for letter in row.operands)
 
 
-def integer(op: str, type: str, *operands: Any, sat: bool = False, relu: bool = False) -> Bits:
-    """An integer, logic or shift instruction; ``op`` is a key of `OPERATIONS`.
+@cache
+def instruction(op: str, type: str, sat: bool = False, relu: bool = False) -> Callable[..., Bits]:
+    """The function of an integer, logic or shift instruction; ``op`` is a key of `OPERATIONS`.
 
-    Operands are registers of the instruction's operand types (shift counts, positions and lengths
+    Its operands are registers of the instruction's operand types (shift counts, positions and lengths
     are u32). The table of lop3 is a Python int; for lop3.BoolOp, the caller combines ``d != 0``
     with q.
     """
-    return instruction(op, type, sat, relu)(*operands)
-
-
-@cache
-def instruction(op: str, type: str, sat: bool = False, relu: bool = False) -> Callable[..., Bits]:
-    """The function of the operands of one instruction."""
     element, count = packed(type)
     if count == 2 and element in ("u16", "s16"):
         part = instruction(op, element, sat, relu)
@@ -477,6 +472,3 @@ def instruction(op: str, type: str, sat: bool = False, relu: bool = False) -> Ca
         return d if d.dtype == np.bool_ else d.view(register_dtype(8 * d.dtype.itemsize))
 
     return run
-
-
-execute = integer

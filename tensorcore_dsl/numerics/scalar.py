@@ -112,28 +112,15 @@ TYPES: dict[str, FloatFormat] = {name: FLOATS[name] for name in ("f16", "bf16", 
 _ALLOWED = {"ftz": "f16 bf16 f32 f64", "sat": "f16 f32", "relu": "f16 bf16", "oob": "f16 bf16"}
 
 
-def arith(
-    op: str,
-    type: str,
-    *operands: Any,
-    rounding: str | None = None,
-    ftz: bool = False,
-    sat: bool = False,
-    relu: bool = False,
-    nan: bool = False,
-    abs: bool = False,
-    xorsign: bool = False,
-    oob: bool = False,
-) -> Bits:
+def arith(op: str, type: str, *operands: Any, rounding: str | None = None, **modifiers: bool) -> Bits:
     """A floating-point instruction; ``op`` and ``type`` are written as in PTX.
 
     op: add sub mul fma mad div rcp sqrt (rounded rn rz rm rp; div, rcp, sqrt also approx, div also
     full), neg abs min max copysign, and rsqrt ex2 lg2 sin cos tanh (approx). Parts of ``op`` after
     a dot are modifiers: "div.approx", "min.xorsign.abs", "testp.finite". type: f16 bf16 f32 f64,
-    f16x2 bf16x2 f32x2, and f32.f16, f32.bf16 for add sub fma.
+    f16x2 bf16x2 f32x2, and f32.f16, f32.bf16 for add sub fma. modifiers: those of `Modifiers`.
     """
-    modifiers = Modifiers(ftz, sat, relu, nan, abs, xorsign, oob)
-    arity, dtypes, run = _instruction(op, type, rounding, modifiers)
+    arity, dtypes, run = _instruction(op, type, rounding, Modifiers(**modifiers))
     if not (len(operands) == arity or (arity == 0 and len(operands) in (2, 3))):
         raise ValueError(f"{op}.{type} takes {arity or '2 or 3'} operands, not {len(operands)}")
     result: Bits = run(*map(registers, operands, dtypes))
