@@ -7,7 +7,7 @@ import tensorcore_dsl as tc
 
 
 @tc.kernel
-def drops(out: tc.Array, mistake: tc.Const = ""):
+def drops(out, mistake: tc.Const = ""):
     """Warp 0 arrives once and leaves; warp 1 alone completes the phases behind."""
     tc.launch_bounds(64)
     bar, t = tc.mbarriers(1)[0], tc.threadIdx.x
@@ -32,7 +32,7 @@ def drops(out: tc.Array, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def cancels(out: tc.Array, size: tc.Const = 512, mistake: tc.Const = ""):
+def cancels(out, size: tc.Const = 512, mistake: tc.Const = ""):
     """CTA 0 counts the bytes of its own copy, and of CTA 1's, which do not come."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -52,9 +52,7 @@ def cancels(out: tc.Array, size: tc.Const = 512, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def copies(
-    x: tc.Array, out: tc.Array, noinc: tc.Const = False, groups: tc.Const = False, mistake: tc.Const = ""
-):
+def copies(x, out, noinc: tc.Const = False, groups: tc.Const = False, mistake: tc.Const = ""):
     """Warp 0 copies four words a lane in each of three stages; warp 1 reads them in reverse."""
     tc.launch_bounds(64)
     tile, bars, t = tc.shared((3, 128), x.dtype), tc.mbarriers(3), tc.threadIdx.x
@@ -87,14 +85,7 @@ def copies(
 
 
 @tc.kernel
-def sends(
-    x: tc.Array,
-    out: tc.Array,
-    ctas: tc.Const = 2,
-    width: tc.Const = 1,
-    rounds: tc.Const = 1,
-    mistake: tc.Const = "",
-):
+def sends(x, out, ctas: tc.Const = 2, width: tc.Const = 1, rounds: tc.Const = 1, mistake: tc.Const = ""):
     """Each CTA stores its row of x to the next CTA of its cluster, which adds 1 a round."""
     tc.launch_bounds(32)
     if mistake != "no cluster":
@@ -128,7 +119,7 @@ def sends(
 
 
 @tc.kernel
-def collects(x: tc.Array, out: tc.Array, operation: tc.Const, ctas: tc.Const = 4, mistake: tc.Const = ""):
+def collects(x, out, operation: tc.Const, ctas: tc.Const = 4, mistake: tc.Const = ""):
     """CTA 0 of each cluster reduces the rows of all its CTAs; its own by ordinary atomics."""
     tc.launch_bounds(32)
     tc.cluster_size(ctas)

@@ -17,9 +17,7 @@ TINY = [np.float32(1e-40), np.float16(1e-7), ml_dtypes.bfloat16(1e-39)]  # subno
 
 
 @tc.kernel
-def total(
-    source: tc.Array, out: tc.Array, peers: tc.Const = 4, swizzle: tc.Const = 0, mistake: tc.Const = ""
-):
+def total(source, out, peers: tc.Const = 4, swizzle: tc.Const = 0, mistake: tc.Const = ""):
     """Each CTA of a cluster adds up the lines that the CTAs of its cluster hold, 32 each."""
     tc.launch_bounds(32)
     tc.cluster_size(peers)
@@ -48,7 +46,7 @@ def total(
 
 
 @tc.kernel
-def late(out: tc.Array):
+def late(out):
     """CTA 1 reads from CTA 0 when that has ended."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -65,7 +63,7 @@ def late(out: tc.Array):
 
 
 @tc.kernel
-def push(out: tc.Array, rounds: tc.Const = 3):
+def push(out, rounds: tc.Const = 3):
     """CTAs in a ring hand numbers on: each stores to the next one, which then reads its own."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -84,7 +82,7 @@ def push(out: tc.Array, rounds: tc.Const = 3):
 
 
 @tc.kernel
-def hand_over(out: tc.Array):
+def hand_over(out):
     """CTA 0 stores to CTA 1 and arrives at its mbarrier; CTA 1 waits, reads, and answers."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -111,7 +109,7 @@ def hand_over(out: tc.Array):
 
 
 @tc.kernel
-def count(out: tc.Array, operation: tc.Const = "add", returns: tc.Const = True):
+def count(out, operation: tc.Const = "add", returns: tc.Const = True):
     """All threads of the cluster combine their numbers in a word of CTA 0."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -132,7 +130,7 @@ def count(out: tc.Array, operation: tc.Const = "add", returns: tc.Const = True):
 
 
 @tc.kernel
-def add_tiny(values: tc.Array, out: tc.Array, returns: tc.Const = True):
+def add_tiny(values, out, returns: tc.Const = True):
     """A thread of each CTA adds the same number to a word of the last CTA, which starts with it."""
     tc.launch_bounds(32)
     tc.cluster_size(4)
@@ -153,7 +151,7 @@ def add_tiny(values: tc.Array, out: tc.Array, returns: tc.Const = True):
 
 
 @tc.kernel
-def fill_peer(target: tc.Array, mistake: tc.Const = ""):
+def fill_peer(target, mistake: tc.Const = ""):
     """Each CTA stores into the tile of its peer, which brings it to global memory in bulk."""
     tc.launch_bounds(64)
     tc.cluster_size(2)
@@ -178,7 +176,7 @@ def fill_peer(target: tc.Array, mistake: tc.Const = ""):
 
 
 @tc.kernel
-def copy(source: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def copy(source, out, mistake: tc.Const = ""):
     """Each CTA copies its line to the next one's shared memory, in bulk."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -234,7 +232,7 @@ def cases() -> dict[str, tuple[Any, int, int, list[np.ndarray], dict[str, Any]]]
 
 
 @tc.kernel
-def counts_clusters(out: tc.Array, together: tc.Const):
+def counts_clusters(out, together: tc.Const):
     """All threads of a cluster count in its element, or `together` in element 0."""
     tc.cluster_size(2)
     place = 0 if together else tc.blockIdx.x // 2
@@ -243,7 +241,7 @@ def counts_clusters(out: tc.Array, together: tc.Const):
 
 
 @tc.kernel
-def hands_on(x: tc.Array, flag: tc.Array, release: tc.Const, acquire: tc.Const):
+def hands_on(x, flag, release: tc.Const, acquire: tc.Const):
     """CTA 0 writes and sets a flag; CTA 1 of the cluster polls it and reads."""
     tc.cluster_size(2)
     if tc.cluster_rank() == 0:

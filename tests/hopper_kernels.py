@@ -14,7 +14,7 @@ OWN_BOX = "cp.async.bulk.tensor.1d.shared::cta.global.tile.mbarrier::complete_tx
 
 
 @tc.kernel
-def first_box(x: tc.Array, y: tc.Array):
+def first_box(x, y):
     """y's first 8 rows become x's, by TMA both ways."""
     tile = tc.shared((8, 64), x.dtype)
     source, target = tc.tensor_map(x, (8, 64)), tc.tensor_map(y, (8, 64))
@@ -31,14 +31,7 @@ def first_box(x: tc.Array, y: tc.Array):
 
 
 @tc.kernel
-def load_box(
-    source: tc.Array,
-    image: tc.Array,
-    corner: tc.Array,
-    box: tc.Const = (),
-    swizzle: tc.Const = 0,
-    nan_fill: tc.Const = False,
-):
+def load_box(source, image, corner, box: tc.Const = (), swizzle: tc.Const = 0, nan_fill: tc.Const = False):
     """The bytes of shared memory after a tensor load of `box` at `corner` (its own order)."""
     tc.launch_bounds(128)
     size = image.shape[0]
@@ -74,14 +67,7 @@ def space(size: int) -> int:
 
 
 @tc.kernel
-def store_box(
-    image: tc.Array,
-    target: tc.Array,
-    corner: tc.Array,
-    box: tc.Const = (),
-    swizzle: tc.Const = 0,
-    reduce: tc.Const = "",
-):
+def store_box(image, target, corner, box: tc.Const = (), swizzle: tc.Const = 0, reduce: tc.Const = ""):
     """Store `image`, the bytes of shared memory, to (or combine it with) a box of `target`."""
     tc.launch_bounds(128)
     map = tc.tensor_map(target, box, swizzle=swizzle)
@@ -100,7 +86,7 @@ def store_box(
 
 
 @tc.kernel
-def bulk_copy(source: tc.Array, target: tc.Array, reduce: tc.Const = ""):
+def bulk_copy(source, target, reduce: tc.Const = ""):
     """Copy (or combine) an array of 32-bit words by way of shared memory, without a tensor map."""
     tc.launch_bounds(32)
     size = 512 * source.dtype.itemsize
@@ -122,7 +108,7 @@ def bulk_copy(source: tc.Array, target: tc.Array, reduce: tc.Const = ""):
 
 
 @tc.kernel
-def share(source: tc.Array, images: tc.Array, mask: tc.Const = 15, peers: tc.Const = 4):
+def share(source, images, mask: tc.Const = 15, peers: tc.Const = 4):
     """CTA 1 of each cluster loads a line of `source` into the CTAs of `mask`; all write it out."""
     tc.launch_bounds(64)
     tc.cluster_size(peers)
@@ -144,7 +130,7 @@ def share(source: tc.Array, images: tc.Array, mask: tc.Const = 15, peers: tc.Con
 
 
 @tc.kernel
-def count_down(out: tc.Array, peers: tc.Const = 2):
+def count_down(out, peers: tc.Const = 2):
     """CTAs hand a turn around: each waits for the one before it, by a remote arrival."""
     tc.launch_bounds(32)
     tc.cluster_size(peers)
@@ -164,7 +150,7 @@ def count_down(out: tc.Array, peers: tc.Const = 2):
 
 
 @tc.kernel
-def ranks(out: tc.Array):
+def ranks(out):
     """The special registers of clusters."""
     names = ["ctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"]
     values = [tc.special(f"{name}.{axis}") for name in names for axis in "xyz"]
@@ -177,9 +163,7 @@ def ranks(out: tc.Array):
 
 
 @tc.kernel
-def by_roles(
-    x: tc.Array, out: tc.Array, consumers: tc.Const = 2, registers: tc.Const = (40, 232), slots: tc.Const = 2
-):
+def by_roles(x, out, consumers: tc.Const = 2, registers: tc.Const = (40, 232), slots: tc.Const = 2):
     """One warpgroup brings lines of 128 words by way of shared memory, the others add them up."""
     tc.launch_bounds(128 * (1 + consumers), 1)
     tile = tc.shared((slots, 128), tc.s32)
@@ -211,7 +195,7 @@ def by_roles(
 
 
 @tc.kernel
-def own_load(x: tc.Array, out: tc.Array, hint: tc.Const = "", mistake: tc.Const = ""):
+def own_load(x, out, hint: tc.Const = "", mistake: tc.Const = ""):
     """Bytes and a box of x to shared memory, by the text for the thread's own CTA."""
     tc.cluster_size(2)
     tile, box = tc.shared(32, x.dtype, align=128), tc.shared(32, x.dtype, align=128)

@@ -13,14 +13,14 @@ from tensorcore_dsl.errors import Deadlock, Divergence
 
 
 @tc.kernel
-def half_reaches(x: tc.Array):
+def half_reaches(x):
     if tc.lane_id() < 16:
         tc.barrier()  # here
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def half_reaches_and_others_wait(x: tc.Array):
+def half_reaches_and_others_wait(x):
     if tc.lane_id() < 16:
         tc.barrier()  # here
     x[tc.threadIdx.x] = 1
@@ -28,7 +28,7 @@ def half_reaches_and_others_wait(x: tc.Array):
 
 
 @tc.kernel
-def both_arms(x: tc.Array):
+def both_arms(x):
     if tc.lane_id() < 16:
         tc.barrier()  # here
     else:
@@ -37,21 +37,21 @@ def both_arms(x: tc.Array):
 
 
 @tc.kernel
-def one_warp_of_two(x: tc.Array):
+def one_warp_of_two(x):
     if tc.threadIdx.x < 48:
         tc.barrier()  # here
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def different_rounds(x: tc.Array):
+def different_rounds(x):
     for i in range(1 + tc.lane_id() // 16):
         tc.barrier()  # here
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def left_by_break(x: tc.Array):
+def left_by_break(x):
     for i in range(4):
         if tc.lane_id() >= 8 + i:
             break
@@ -61,34 +61,34 @@ def left_by_break(x: tc.Array):
 
 
 @tc.kernel
-def arrives_in_part(x: tc.Array):
+def arrives_in_part(x):
     if tc.lane_id() == 0:
         tc.barrier_arrive(1, 64)  # here
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def votes_in_part(x: tc.Array):
+def votes_in_part(x):
     if tc.lane_id() < 4:
         tc.emit("barrier.red.popc.aligned.u32", 0, tc.lane_id() < 2)  # here
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def guarded_in_part(x: tc.Array):
+def guarded_in_part(x):
     tc.emit("bar.sync", 0, pred=tc.lane_id() < 16)  # here
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def cluster_in_part(x: tc.Array):
+def cluster_in_part(x):
     if tc.lane_id() < 16:
         tc.cluster_arrive()  # here
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def registers_in_part(x: tc.Array):
+def registers_in_part(x):
     if tc.lane_id() < 16:
         tc.setmaxnreg(40, grow=False)  # here
     x[tc.threadIdx.x] = 1
@@ -128,7 +128,7 @@ def test_a_part_of_a_warp_at_a_barrier(kernel, order, checks):
 
 
 @tc.kernel
-def early_return(x: tc.Array, n):
+def early_return(x, n):
     """Threads that have returned are not waited for (PTX manual 9.7.13.1)."""
     i = tc.threadIdx.x
     if i >= n:
@@ -141,7 +141,7 @@ def early_return(x: tc.Array, n):
 
 
 @tc.kernel
-def return_in_the_other_arm(x: tc.Array, n):
+def return_in_the_other_arm(x, n):
     """The machine code is that of an early return."""
     i = tc.threadIdx.x
     if i < n:
@@ -164,7 +164,7 @@ def test_machine_code_does_not_tell_where_a_return_stands():
 
 
 @tc.kernel
-def return_in_a_loop(x: tc.Array, n):
+def return_in_a_loop(x, n):
     for i in range(4):
         tc.barrier()
         if tc.threadIdx.x >= n * (4 - i):
@@ -173,7 +173,7 @@ def return_in_a_loop(x: tc.Array, n):
 
 
 @tc.kernel
-def warps_at_their_own_barriers(x: tc.Array, n):
+def warps_at_their_own_barriers(x, n):
     if tc.warp_id() == 0:
         tc.barrier(1, 32)
         x[tc.threadIdx.x] = 1
@@ -183,7 +183,7 @@ def warps_at_their_own_barriers(x: tc.Array, n):
 
 
 @tc.kernel
-def producer_and_consumer(x: tc.Array, n):
+def producer_and_consumer(x, n):
     tile = tc.shared(32, tc.f32)
     if tc.warp_id() == 0:
         if tc.lane_id() < 16:  # lanes of a warp may diverge before the barrier
@@ -197,7 +197,7 @@ def producer_and_consumer(x: tc.Array, n):
 
 
 @tc.kernel
-def arms_meet_before(x: tc.Array, n):
+def arms_meet_before(x, n):
     i = tc.threadIdx.x
     value = 0.0
     for step in range(i % 7):
@@ -209,13 +209,13 @@ def arms_meet_before(x: tc.Array, n):
 
 
 @tc.kernel
-def whole_warps_under_a_guard(x: tc.Array, n):
+def whole_warps_under_a_guard(x, n):
     tc.emit("bar.sync.count", 1, 32, pred=tc.warp_id() == 1)
     x[tc.threadIdx.x] = 1
 
 
 @tc.kernel
-def not_aligned(x: tc.Array, n):
+def not_aligned(x, n):
     """`barrier.sync` without `.aligned` may be executed apart from sm_70 on."""
     if tc.lane_id() < 16:
         tc.emit("barrier.sync", 0)
@@ -245,7 +245,7 @@ def test_correct_barriers_pass(kernel, order):
 
 
 @tc.kernel
-def a_short_block(x: tc.Array):
+def a_short_block(x):
     """Lanes that the block does not have are not waited for."""
     x[tc.threadIdx.x] = 1
     tc.barrier()
@@ -261,7 +261,7 @@ def test_a_block_of_a_broken_warp():
 
 
 @tc.kernel
-def one_lane_waits_forever(x: tc.Array):
+def one_lane_waits_forever(x):
     """The deadlock is at the mbarrier, not where its warp waits for the lane."""
     barriers = tc.mbarriers(1)
     if tc.threadIdx.x == 0:
@@ -282,7 +282,7 @@ def test_a_lane_that_waits_elsewhere_is_a_deadlock():
 
 
 @tc.kernel
-def exchanges_in_the_arms(x: tc.Array, out: tc.Array):
+def exchanges_in_the_arms(x, out):
     """Three arms have a shuffle, two a vote and a barrier of the whole warp (PTX manual 9.7.9.6)."""
     lane = tc.lane_id()
     tile = tc.shared(64, tc.s32)
@@ -322,7 +322,7 @@ def test_lanes_exchange_from_different_places(order):
 
 
 @tc.kernel
-def masks_in_turn(out: tc.Array):
+def masks_in_turn(out):
     """Lanes 8 to 15 meet in one arm before they meet lanes 0 to 7, which wait in the other."""
     lane = tc.lane_id()
     if lane < 8:

@@ -63,19 +63,19 @@ def ids(case: Case) -> str:
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
-def constant_column(x: tc.Array):
+def constant_column(x):
     x[0, 0] = x[0, 4]  # here
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
-def column_of_a_thread(x: tc.Array):
+def column_of_a_thread(x):
     x[0, tc.threadIdx.x] = 1.0  # here
 
 
 @caught(
     "index 5 leaves axis 0 of 'x', which has extent 5 (block (2,0,0), thread (1,0,0))", (5,), grid=3, block=2
 )
-def thread_and_block(x: tc.Array):
+def thread_and_block(x):
     x[tc.blockIdx.x * 2 + tc.threadIdx.x] = 1.0  # here
 
 
@@ -85,39 +85,39 @@ def thread_and_block(x: tc.Array):
     grid=(2, 3),
     block=(1, 2, 2),
 )
-def three_axes(x: tc.Array):
+def three_axes(x):
     x[  # here
         tc.blockIdx.x, tc.blockIdx.y, tc.threadIdx.y + tc.threadIdx.z * (tc.blockIdx.x * tc.blockIdx.y // 2)
     ] = 1.0
 
 
 @caught("index 3 leaves axis 1 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (2, 3, 4))
-def middle_axis(x: tc.Array):
+def middle_axis(x):
     x[1, tc.threadIdx.x, 0] = 1.0  # here
 
 
 @caught("index -1 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
-def negative_at_run_time(x: tc.Array):
+def negative_at_run_time(x):
     x[0, 0] = x[1, tc.threadIdx.x - 1]  # here
 
 
 @caught("index -2 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,), -2)
-def negative_argument(x: tc.Array, i):
+def negative_argument(x, i):
     x[i] = 1.0  # here
 
 
 @caught("index -1 leaves axis 0 of 'x', which has extent 0 (block (0,0,0), thread (0,0,0))", (0,))
-def last_of_none(x: tc.Array):
+def last_of_none(x):
     x[-1] = 1.0  # here
 
 
 @caught("index 4294967295 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,))
-def unsigned(x: tc.Array):
+def unsigned(x):
     x[tc.u32(tc.threadIdx.x) - tc.u32(1)] = 1.0  # here
 
 
 @caught("index 4294967296 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,))
-def wide(x: tc.Array):
+def wide(x):
     x[tc.s64(tc.threadIdx.x) + 4294967296] = 1.0  # here
 
 
@@ -126,7 +126,7 @@ def wide(x: tc.Array):
     (100,),
     np.uint8(200),
 )
-def narrow_unsigned(x: tc.Array, i: tc.u8):
+def narrow_unsigned(x, i: tc.u8):
     x[i] = 1.0  # here
 
 
@@ -135,18 +135,18 @@ def narrow_unsigned(x: tc.Array, i: tc.u8):
     (100,),
     np.int8(-56),
 )
-def narrow_signed(x: tc.Array, i: tc.s8):
+def narrow_signed(x, i: tc.s8):
     x[i] = 1.0  # here
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4), block=1)
-def augmented(x: tc.Array):
+def augmented(x):
     for j in range(8):
         x[0, j] += 1.0  # here
 
 
 @caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (8,0,0))", (8, 4))
-def in_a_function(x: tc.Array):
+def in_a_function(x):
     def put(where, i):
         where[i, 0] = 1.0  # here
 
@@ -154,27 +154,27 @@ def in_a_function(x: tc.Array):
 
 
 @fine((8, 4))
-def last_element(x: tc.Array):
+def last_element(x):
     total = x[-1, -1] + x[7, 3] + x[-8, -4]
     tc.syncwarp()
     x[tc.threadIdx.x % 8, tc.threadIdx.x % 4] = total
 
 
 @fine((5,), 4, grid=2, block=4)
-def under_a_condition(x: tc.Array, n):
+def under_a_condition(x, n):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     if i < x.shape[0]:
         x[i] = 1.0
 
 
 @fine((5,), 9)
-def short_circuits(x: tc.Array, i):
+def short_circuits(x, i):
     x[0] = 2.0 if i < 5 and x[i] > 0 else 3.0
     x[1] = x[i] if i < 5 else 4.0
 
 
 @caught("index 9 leaves axis 0 of 'x', which has extent 5 (block (0,0,0), thread (0,0,0))", (5,), 9)
-def other_arm(x: tc.Array, i):
+def other_arm(x, i):
     if i < 5:
         x[i] = 1.0
     else:
@@ -185,7 +185,7 @@ def other_arm(x: tc.Array, i):
 
 
 @caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (3,0,0))", (8, 4), 5)
-def view_hangs_over(x: tc.Array, m):
+def view_hangs_over(x, m):
     view = x[m : m + 4]
     view[tc.threadIdx.x % 4, 0] = 1.0  # here
 
@@ -193,7 +193,7 @@ def view_hangs_over(x: tc.Array, m):
 @caught(
     "index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4), 0
 )
-def leaves_the_view(x: tc.Array, m):
+def leaves_the_view(x, m):
     view = x[m : m + 4]
     view[tc.threadIdx.x % 8, 0] = 1.0  # here
 
@@ -201,72 +201,72 @@ def leaves_the_view(x: tc.Array, m):
 @caught(
     "index 3 leaves axis 0 of a view of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (8, 4), 3
 )
-def run_time_length(x: tc.Array, n):
+def run_time_length(x, n):
     x[:n][tc.threadIdx.x, 0] = 1.0  # here
 
 
 @caught("index 6 leaves axis 0 of a view of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (16,))
-def view_of_a_view(x: tc.Array):
+def view_of_a_view(x):
     outer = x[2 : 2 + 6 * tc.blockDim.x // 32]
     inner = outer[4:12]
     inner[2] = 1.0  # here
 
 
 @caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (2,0,0))", (10,), 8)
-def view_of_a_view_leaves_the_array(x: tc.Array, m):
+def view_of_a_view_leaves_the_array(x, m):
     inner = x[m : m + 4][0:3]
     inner[tc.threadIdx.x % 3] = 1.0  # here
 
 
 @caught("index -1 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4), -1)
-def view_starts_before(x: tc.Array, m):
+def view_starts_before(x, m):
     x[m : m + 4, 1:][0, 0] = 1.0  # here
 
 
 @caught("index 2 leaves axis 1 of a view of 'x', which has extent 2 (block (0,0,0), thread (2,0,0))", (8, 4))
-def columns_of_a_view(x: tc.Array):
+def columns_of_a_view(x):
     x[:, 1:3][0, tc.threadIdx.x % 4] = 1.0  # here
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
-def row_of_an_array(x: tc.Array):
+def row_of_an_array(x):
     x[3][tc.threadIdx.x] = 1.0  # here
 
 
 @caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4), 8)
-def row_outside(x: tc.Array, i):
+def row_outside(x, i):
     row = x[i]
     row[tc.threadIdx.x % 4] = 1.0  # here
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4), 4)
-def column_outside(x: tc.Array, j):
+def column_outside(x, j):
     column = x[:, j]
     column[tc.threadIdx.x % 8] = 1.0  # here
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
-def transposed(x: tc.Array):
+def transposed(x):
     x.T[tc.threadIdx.x, 0] = 1.0  # here
 
 
 @caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (4,0,0))", (8, 4), 4)
-def transposed_view(x: tc.Array, m):
+def transposed_view(x, m):
     x.T[:, m : m + 8][0, tc.threadIdx.x % 8] = 1.0  # here
 
 
 @caught("index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8,))
-def stepped(x: tc.Array):
+def stepped(x):
     x[::2][tc.threadIdx.x] = 1.0  # here
 
 
 @caught("index 9 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (4,0,0))", (8,), 10, block=5)
-def stepped_too_far(x: tc.Array, n):
+def stepped_too_far(x, n):
     x[1:n:2][tc.threadIdx.x] = 1.0  # here
 
 
 @caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4))
-def view_of_each_round(x: tc.Array):
+def view_of_each_round(x):
     for m in range(0, 12, 4):
         view = x[m : m + 4]
         view[tc.threadIdx.x % 4, 0] = 1.0  # here
@@ -277,7 +277,7 @@ def view_of_each_round(x: tc.Array):
     (8, 4),
     1,
 )
-def joined_views_keep_their_own_extents(x: tc.Array, which):
+def joined_views_keep_their_own_extents(x, which):
     view = x[0:4]
     if which > 0:
         view = x[2:6]
@@ -288,7 +288,7 @@ def joined_views_keep_their_own_extents(x: tc.Array, which):
     "index 4 leaves axis 0 of a 1-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))",
     (16,),
 )
-def carried_views_keep_their_own_extents(x: tc.Array):
+def carried_views_keep_their_own_extents(x):
     view = x[0:4]
     for i in tc.range(3):
         view = x[4 * i : 4 * i + 4]
@@ -296,7 +296,7 @@ def carried_views_keep_their_own_extents(x: tc.Array):
 
 
 @fine((8, 4), 6)
-def ragged_view(x: tc.Array, m):
+def ragged_view(x, m):
     view = x[m : m + 4]
     i = tc.threadIdx.x % 4
     if m + i < x.shape[0]:
@@ -305,7 +305,7 @@ def ragged_view(x: tc.Array, m):
 
 
 @fine((8, 4), 100, -7)
-def views_that_nobody_reads(x: tc.Array, m, n):
+def views_that_nobody_reads(x, m, n):
     view = x[m : m + 4, n:]
     row = x[m]
     x[m : m + 4][2:9][::3].at(1, 0)
@@ -314,7 +314,7 @@ def views_that_nobody_reads(x: tc.Array, m, n):
 
 
 @fine((8, 4))
-def views_inside(x: tc.Array):
+def views_inside(x):
     i = tc.threadIdx.x
     x[2:][:4][i % 4, i % 4] = 1.0
     tc.syncwarp()
@@ -329,14 +329,14 @@ def views_inside(x: tc.Array):
     "index 8 leaves axis 0 of a 1-dimensional f32 array, which has extent 8 (block (0,0,0), thread (8,0,0))",
     (4, 4),
 )
-def array_of_another_shape(x: tc.Array):
+def array_of_another_shape(x):
     x.with_parts(shape=(8,), strides=(1,))[tc.threadIdx.x] = 1.0  # here
 
 
 @caught(
     "index 3 leaves axis 0 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (3,), dtype=np.bool_
 )
-def booleans(x: tc.Array):
+def booleans(x):
     x[tc.threadIdx.x] = tc.threadIdx.x > 1  # here
 
 
@@ -344,7 +344,7 @@ def booleans(x: tc.Array):
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
-def through_a_pointer(x: tc.Array):
+def through_a_pointer(x):
     place = x.at(0, tc.threadIdx.x)
     place.store(1.0)  # here
 
@@ -353,7 +353,7 @@ def through_a_pointer(x: tc.Array):
     "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
     (8, 6),
 )
-def vector_load_crosses_the_row(x: tc.Array):
+def vector_load_crosses_the_row(x):
     x.at(0, 4 * tc.threadIdx.x).load(4)  # here
 
 
@@ -361,7 +361,7 @@ def vector_load_crosses_the_row(x: tc.Array):
     "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
     (8, 6),
 )
-def vector_store_crosses_the_row(x: tc.Array):
+def vector_store_crosses_the_row(x):
     x.at(0, 4 * tc.threadIdx.x).store([1.0, 2.0, 3.0, 4.0])  # here
 
 
@@ -370,7 +370,7 @@ def vector_store_crosses_the_row(x: tc.Array):
     (8, 12),
     dtype=np.float16,
 )
-def narrow_vector_crosses_the_row(x: tc.Array):
+def narrow_vector_crosses_the_row(x):
     x.at(0, 8 * tc.threadIdx.x).load(8)  # here
 
 
@@ -378,7 +378,7 @@ def narrow_vector_crosses_the_row(x: tc.Array):
     "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
     (8, 6),
 )
-def vector_of_another_type(x: tc.Array):
+def vector_of_another_type(x):
     x.at(0, 4 * tc.threadIdx.x).as_type(tc.u64).load(2)  # here
 
 
@@ -387,7 +387,7 @@ def vector_of_another_type(x: tc.Array):
     (8, 6),
     5,
 )
-def vector_of_a_transpose(x: tc.Array, j):
+def vector_of_a_transpose(x, j):
     x.T.at(j, 0).load(2)  # here
 
 
@@ -396,17 +396,17 @@ def vector_of_a_transpose(x: tc.Array, j):
     (8, 6),
     5,
 )
-def vector_from_a_column(x: tc.Array, j):
+def vector_from_a_column(x, j):
     x[:, j].at(0).load(2)  # here
 
 
 @caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (6,0,0))", (8, 6))
-def predicate_lets_one_through(x: tc.Array):
+def predicate_lets_one_through(x):
     x.at(0, tc.threadIdx.x).load(pred=tc.threadIdx.x < 7)  # here
 
 
 @caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 10)
-def pointer_of_before_a_loop(x: tc.Array, start):
+def pointer_of_before_a_loop(x, start):
     i = start
     place = x.at(i)
     for step in range(3):
@@ -423,7 +423,7 @@ def pointer_of_before_a_loop(x: tc.Array, start):
     12,
     block=1,
 )
-def checked_before_and_in_a_loop(x: tc.Array, i, n):
+def checked_before_and_in_a_loop(x, i, n):
     x[i] = 1.0
     while i < n:
         x[i] = 2.0  # here
@@ -437,7 +437,7 @@ def checked_before_and_in_a_loop(x: tc.Array, i, n):
     10,
     block=1,
 )
-def checked_in_and_after_a_loop(x: tc.Array, i, n):
+def checked_in_and_after_a_loop(x, i, n):
     x[i] = 1.0
     while i < n:
         x[i] = 2.0
@@ -448,14 +448,14 @@ def checked_in_and_after_a_loop(x: tc.Array, i, n):
 @caught(
     "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1
 )
-def checked_in_the_test_of_a_loop(x: tc.Array, i):
+def checked_in_the_test_of_a_loop(x, i):
     while x[i] > 0:  # here
         x[i] = 2.0
         i += 1
 
 
 @caught("index 20 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (3,0,0))", (10,), 0)
-def checked_before_a_branch_changes_it(x: tc.Array, i):
+def checked_before_a_branch_changes_it(x, i):
     x[i] = 1.0
     if tc.threadIdx.x > 2:
         x[i] = 1.0
@@ -466,7 +466,7 @@ def checked_before_a_branch_changes_it(x: tc.Array, i):
 @caught(
     "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1
 )
-def checked_in_rounds_of_an_inner_loop(x: tc.Array, i):
+def checked_in_rounds_of_an_inner_loop(x, i):
     for j in tc.range(4):
         x[i] = 1.0
         for k in tc.range(2):
@@ -477,7 +477,7 @@ def checked_in_rounds_of_an_inner_loop(x: tc.Array, i):
 
 
 @fine((10,), 9)
-def pointer_of_an_index_that_changes(x: tc.Array, start):
+def pointer_of_an_index_that_changes(x, start):
     i = start
     place = x.at(i)
     for _ in range(3):
@@ -492,7 +492,7 @@ def pointer_of_an_index_that_changes(x: tc.Array, start):
 
 
 @fine((6, 6))
-def predicated(x: tc.Array):
+def predicated(x):
     i = tc.threadIdx.x
     x.at(0, i).store(x.at(i, 0).load(pred=i < 6), pred=i < 6)
     tc.syncwarp()
@@ -503,7 +503,7 @@ def predicated(x: tc.Array):
 
 
 @fine((8, 6))
-def pointers_that_move(x: tc.Array):
+def pointers_that_move(x):
     end = x.at(8, 0)
     place = x.at(0, 0)
     flat = place + tc.threadIdx.x
@@ -519,12 +519,12 @@ def pointers_that_move(x: tc.Array):
 
 
 @fine((16, 1), 12)
-def one_column(x: tc.Array, i):
+def one_column(x, i):
     x.at(i, 0).load(4)
 
 
 @fine((8, 8))
-def vectors_inside(x: tc.Array):
+def vectors_inside(x):
     i = tc.threadIdx.x
     values = x.at(i % 8, 4).load(4)
     tc.syncwarp()
@@ -542,26 +542,26 @@ def vectors_inside(x: tc.Array):
     "2 elements from index 16 on leave axis 1 of 'd', which has extent 16 (block (0,0,0), thread (0,0,0))",
     (64, 16),
 )
-def fragment_at_a_ragged_edge(d: tc.Array):
+def fragment_at_a_ragged_edge(d):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d[16:32, 16:24], mma.d.zeros())  # here
 
 
 @caught("index 20 leaves axis 0 of 'd', which has extent 20 (block (0,0,0), thread (16,0,0))", (20, 16))
-def fragment_at_the_last_rows(d: tc.Array):
+def fragment_at_the_last_rows(d):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     row = tc.blockDim.x // 2
     tc.load_elements(d[row : row + 16, 0:8], mma.c)  # here
 
 
 @caught("index 20 leaves axis 0 of 'd', which has extent 20 (block (0,0,0), thread (16,0,0))", (20, 16), 16)
-def bounded_by_a_view_that_hangs_over(d: tc.Array, m):
+def bounded_by_a_view_that_hangs_over(d, m):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d[m : m + 16, 0:8], mma.d.zeros(), bounded=True)  # here
 
 
 @fine((20, 12), 16)
-def bounded_by_the_array(d: tc.Array, m):
+def bounded_by_the_array(d, m):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d[m:, 8:], mma.d.zeros(), bounded=True)
     tc.load_elements(d, mma.c, origin=(m, 8), bounded=True)
@@ -572,13 +572,13 @@ FIRST = " (block (0,0,0), thread (0,0,0))"
 
 
 @caught(WHOLE.format("0 of 'd'", "64 where these are 16") + FIRST, (64, 8))
-def fragment_of_a_larger_array(d: tc.Array):
+def fragment_of_a_larger_array(d):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d, mma.d.zeros())  # here
 
 
 @caught(WHOLE.format("1 of 'd'", "9 where these are 8") + FIRST, (16, 9))
-def bounded_by_a_larger_array(d: tc.Array):
+def bounded_by_a_larger_array(d):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.load_elements(d[:, :], mma.c, bounded=True)  # here
 
@@ -588,13 +588,13 @@ def bounded_by_a_larger_array(d: tc.Array):
     + FIRST,
     (16, 64),
 )
-def columns_of_a_longer_row(d: tc.Array):
+def columns_of_a_longer_row(d):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.load_columns(d[3, :], mma.d)  # here
 
 
 @fine((16, 8), 64)
-def fragments_of_their_shape(d: tc.Array, n):
+def fragments_of_their_shape(d, n):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d, tc.load_elements(d, mma.c))
     tc.store_elements(d[n - 64 :, :], mma.d.zeros())
@@ -602,7 +602,7 @@ def fragments_of_their_shape(d: tc.Array, n):
 
 
 @fine((32, 16))
-def fragments_inside(d: tc.Array):
+def fragments_inside(d):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d[16:32, 8:16], tc.load_elements(d[0:16, 0:8], mma.c))
 
@@ -709,7 +709,7 @@ def atomic_in_shared_memory():
 
 
 @caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
-def reduction_in_global_memory(x: tc.Array):
+def reduction_in_global_memory(x):
     tc.reduce("add", x.at(0, tc.threadIdx.x), 1.0)  # here
 
 
@@ -752,7 +752,7 @@ def one_load_matrix_of_few_rows():
     (8, 6),
     block=4,
 )
-def cp_async_reads_the_next_row(x: tc.Array):
+def cp_async_reads_the_next_row(x):
     tile = tc.shared((8, 16), tc.f32)
     tc.cp_async(tile.at(0, 4 * tc.threadIdx.x), x.at(0, 4 * tc.threadIdx.x), 16)  # here
 
@@ -762,19 +762,19 @@ def cp_async_reads_the_next_row(x: tc.Array):
     "(block (0,0,0), thread (4,0,0))",
     (8, 64),
 )
-def cp_async_writes_the_next_row(x: tc.Array):
+def cp_async_writes_the_next_row(x):
     tile = tc.shared((8, 16), tc.f32)
     tc.cp_async(tile.at(0, 4 * tc.threadIdx.x), x.at(0, 0), 16)  # here
 
 
 @caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (8, 6), 12)
-def cp_async_reads_too_many(x: tc.Array, valid):
+def cp_async_reads_too_many(x, valid):
     tile = tc.shared((32, 4), tc.f32)
     tc.cp_async(tile.at(tc.threadIdx.x, 0), x.at(0, 4), 16, valid=valid)  # here
 
 
 @fine((8, 6), 8)
-def cp_async_of_what_there_is(x: tc.Array, valid):
+def cp_async_of_what_there_is(x, valid):
     tile = tc.shared((32, 20), tc.f32)
     i = tc.threadIdx.x
     tc.cp_async(tile.at(i, 0), x.at(0, 0), 16)
@@ -791,14 +791,14 @@ def cp_async_of_what_there_is(x: tc.Array, valid):
     2,
     dtype=tc.bf16.numpy,
 )
-def tma_to_no_stage(x: tc.Array, stage):
+def tma_to_no_stage(x, stage):
     map = tc.tensor_map(x, (64, 64), swizzle=128)
     tile, bars = tc.shared((2, 64, 64), tc.bf16, swizzle=128), tc.mbarriers(1)
     tc.tma_load(tile[stage], map, (0, 0), bars[0], pred=tc.threadIdx.x == 0)  # here
 
 
 @fine((100, 64), dtype=tc.bf16.numpy)
-def tma_over_the_edge(x: tc.Array):
+def tma_over_the_edge(x):
     map = tc.tensor_map(x, (64, 64), swizzle=128)
     tile, bars = tc.shared((2, 64, 64), tc.bf16, swizzle=128), tc.mbarriers(1)
     if tc.threadIdx.x == 0:
@@ -869,7 +869,7 @@ def ranks_that_nobody_uses():
     "index 4 leaves axis 0 of a local f32 array of 4, which has extent 4 (block (0,0,0), thread (4,0,0))",
     (32,),
 )
-def local_read(x: tc.Array):
+def local_read(x):
     items = tc.local(4, tc.f32)
     x[tc.threadIdx.x] = items[tc.threadIdx.x]  # here
 
@@ -884,7 +884,7 @@ def local_write(j):
 
 
 @fine((32,))
-def locals_inside(x: tc.Array):
+def locals_inside(x):
     items = tc.local((2, 4), tc.f32)
     items[tc.threadIdx.x % 2, tc.threadIdx.x % 4] = 1.0
     if tc.threadIdx.x < 4:
@@ -898,17 +898,17 @@ def locals_inside(x: tc.Array):
     "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
     (8, 6),
 )
-def load_by_name(x: tc.Array):
+def load_by_name(x):
     tc.emit("ld.global.v4.b32", x.at(0, 4 * tc.threadIdx.x))  # here
 
 
 @caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (6,0,0))", (8, 6))
-def store_by_name(x: tc.Array):
+def store_by_name(x):
     tc.emit("st.global.b32", x.at(0, tc.threadIdx.x), tc.f32(1), pred=tc.threadIdx.x < 8)  # here
 
 
 @fine((8, 6))
-def guarded_by_name(x: tc.Array):
+def guarded_by_name(x):
     tc.emit("st.global.b32", x.at(0, tc.threadIdx.x), tc.f32(1), pred=tc.threadIdx.x < 6)
 
 

@@ -44,14 +44,14 @@ LOAD, STORE = "wmma.load.a.sync.aligned", "wmma.store.d.sync.aligned"
 @twin(
     OutOfBounds, "16 elements from index 16 on leave axis 1 of 'x', which has extent 24", (32, 24), 8, **HALF
 )
-def wmma_columns(x: tc.Array, i, bad: tc.Const):
+def wmma_columns(x, i, bad: tc.Const):
     tc.emit(f"{LOAD}.row.m16n16k16.global.f16", x.at(0, i + (8 if bad else 0)), 24)  # here
 
 
 @twin(
     OutOfBounds, "16 elements from index 17 on leave axis 0 of 'x', which has extent 32", (32, 24), 16, **HALF
 )
-def wmma_rows(x: tc.Array, i, bad: tc.Const):
+def wmma_rows(x, i, bad: tc.Const):
     pitch = x.strides[0].to(tc.u32)
     tc.emit(f"{LOAD}.row.m16n16k16.global.f16", x.at(i + (1 if bad else 0), 0), pitch)  # here
 
@@ -59,7 +59,7 @@ def wmma_rows(x: tc.Array, i, bad: tc.Const):
 @twin(
     OutOfBounds, "16 elements from index 8 on leave axis 0 of 'x', which has extent 16", (16, 24), 8, **HALF
 )
-def wmma_down(x: tc.Array, i, bad: tc.Const):
+def wmma_down(x, i, bad: tc.Const):
     tc.emit(f"{LOAD}.col.m16n16k16.global.f16", x.T.at(0 if not bad else 0, i if bad else 0), 24)  # here
 
 
@@ -79,7 +79,7 @@ def wmma_store(i, bad: tc.Const):
     24,
     **HALF,
 )
-def wmma_stride(x: tc.Array, n, bad: tc.Const):
+def wmma_stride(x, n, bad: tc.Const):
     pitch = (n - (8 if bad else 0)).to(tc.u32)
     tc.emit(f"{LOAD}.row.m16n16k16.global.f16", x.at(0, 0), pitch)  # here
 
@@ -104,7 +104,7 @@ def filled(*shape: int, swizzle: int = 128) -> Any:
     """Two tiles of ones, which the async proxy may read."""
     tiles = [tc.shared(shape, tc.bf16, swizzle=swizzle, align=1024) for _ in range(2)]
     for tile in tiles:
-        for line in range(shape[-2]):
+        for line in tc.range(shape[-2]):
             for plane in tc.static_range(shape[0] if len(shape) == 3 else 1):
                 view = tile[plane] if len(shape) == 3 else tile
                 column, inside = tc.threadIdx.x % shape[-1], tc.threadIdx.x < shape[-1]
@@ -251,17 +251,17 @@ def load(x: Any, row: Any, col: Any) -> None:
     64,
     **BF16,
 )
-def box_behind(x: tc.Array, i, bad: tc.Const):
+def box_behind(x, i, bad: tc.Const):
     load(x, i + (64 if bad else 0), 0)
 
 
 @twin(OutOfBounds, "at coordinates (-64, 0) lies outside", (200, 64), 0, **BF16)
-def box_before(x: tc.Array, i, bad: tc.Const):
+def box_before(x, i, bad: tc.Const):
     load(x, i, i - (64 if bad else 8))
 
 
 @twin(OutOfBounds, "the tensor store to argument 'x' by thread 0 of block 1", (100, 64), 64, grid=2, **BF16)
-def stored_box_behind(x: tc.Array, n, bad: tc.Const):
+def stored_box_behind(x, n, bad: tc.Const):
     tile = tc.shared((64, 64), tc.bf16, swizzle=128)
     for i in range(64):
         tile.at(i, 2 * tc.threadIdx.x).store([1.0, 1.0])
@@ -278,13 +278,13 @@ def stored_box_behind(x: tc.Array, n, bad: tc.Const):
 
 
 @twin(OutOfBounds, "valid= is 17 for a copy of 16 bytes", (8, 64), 17)
-def too_many_valid(x: tc.Array, n, bad: tc.Const):
+def too_many_valid(x, n, bad: tc.Const):
     tile = tc.shared((32, 4), tc.f32)
     tc.cp_async(tile.at(tc.threadIdx.x, 0), x.at(0, 0), 16, valid=n if bad else n - 1)  # here
 
 
 @twin(OutOfBounds, "valid= is -1 for a copy of 8 bytes", (8, 64), -1)
-def negative_valid(x: tc.Array, n, bad: tc.Const):
+def negative_valid(x, n, bad: tc.Const):
     tile = tc.shared((32, 4), tc.f32)
     tc.cp_async(tile.at(tc.threadIdx.x, 0), x.at(0, 0), 8, valid=n if bad else n + 1)  # here
 
@@ -324,7 +324,7 @@ def test_good(case):
 @pytest.mark.parametrize("valid", [17, 5000, 100_000, 2**31, 2**32 - 1])
 def test_valid_bytes_never_corrupt_memory(valid):
     @tc.kernel
-    def copy(x: tc.Array, n: tc.u32):
+    def copy(x, n: tc.u32):
         tile = tc.shared((32, 4), tc.f32)
         tc.cp_async(tile.at(tc.threadIdx.x, 0), x.at(0), 16, valid=n)
         tc.cp_async_commit()

@@ -31,7 +31,7 @@ def zeros(count=64):
 
 
 @tc.kernel
-def write(x: tc.Array, start: tc.s32 = 0):
+def write(x, start: tc.s32 = 0):
     """Writes before and behind the trigger."""
     i = start + tc.blockIdx.x * 32 + tc.threadIdx.x
     x[i] = i + 1  # one
@@ -39,25 +39,25 @@ def write(x: tc.Array, start: tc.s32 = 0):
 
 
 @tc.kernel
-def write_late(x: tc.Array):
+def write_late(x):
     tc.griddep_launch_dependents()
     x[tc.blockIdx.x * 32 + tc.threadIdx.x] = 7  # one
 
 
 @tc.kernel
-def write_untriggered(x: tc.Array):
+def write_untriggered(x):
     x[tc.blockIdx.x * 32 + tc.threadIdx.x] = 7  # one
 
 
 @tc.kernel
-def read(x: tc.Array, out: tc.Array):
+def read(x, out):
     tc.griddep_launch_dependents()
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     out[i] = x[i]  # one
 
 
 @tc.kernel
-def use(x: tc.Array, out: tc.Array, wait: tc.Const = True):
+def use(x, out, wait: tc.Const = True):
     """Reads x; waits for the launch in front first, or never."""
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     if wait:
@@ -67,7 +67,7 @@ def use(x: tc.Array, out: tc.Array, wait: tc.Const = True):
 
 
 @tc.kernel
-def use_early(x: tc.Array, out: tc.Array):
+def use_early(x, out):
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     early = x[i]  # other
     tc.griddep_wait()
@@ -75,7 +75,7 @@ def use_early(x: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def overwrite(x: tc.Array, wait: tc.Const = True):
+def overwrite(x, wait: tc.Const = True):
     if wait:
         tc.griddep_wait()
     tc.griddep_launch_dependents()
@@ -83,7 +83,7 @@ def overwrite(x: tc.Array, wait: tc.Const = True):
 
 
 @tc.kernel
-def one_warp_waits(x: tc.Array, out: tc.Array, meet: tc.Const = True):
+def one_warp_waits(x, out, meet: tc.Const = True):
     if tc.warp_id() == 0:
         tc.griddep_wait()
     if meet:
@@ -92,7 +92,7 @@ def one_warp_waits(x: tc.Array, out: tc.Array, meet: tc.Const = True):
 
 
 @tc.kernel
-def one_lane_waits(x: tc.Array, out: tc.Array, meet: tc.Const = True):
+def one_lane_waits(x, out, meet: tc.Const = True):
     if tc.lane_id() == 0:
         tc.griddep_wait()
     if meet:
@@ -101,7 +101,7 @@ def one_lane_waits(x: tc.Array, out: tc.Array, meet: tc.Const = True):
 
 
 @tc.kernel
-def one_block_waits(x: tc.Array, out: tc.Array, everyone: tc.Const = True):
+def one_block_waits(x, out, everyone: tc.Const = True):
     if everyone or tc.blockIdx.x == 0:
         tc.griddep_wait()
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
@@ -109,7 +109,7 @@ def one_block_waits(x: tc.Array, out: tc.Array, everyone: tc.Const = True):
 
 
 @tc.kernel
-def block_tells_block(x: tc.Array, flag: tc.Array, out: tc.Array, wait: tc.Const = True):
+def block_tells_block(x, flag, out, wait: tc.Const = True):
     """Block 0 waits and signals; block 1 reads behind the signal."""
     if tc.blockIdx.x == 0:
         if wait:
@@ -122,7 +122,7 @@ def block_tells_block(x: tc.Array, flag: tc.Array, out: tc.Array, wait: tc.Const
 
 
 @tc.kernel
-def bulk_load(x: tc.Array, out: tc.Array, wait: tc.Const = True):
+def bulk_load(x, out, wait: tc.Const = True):
     """The thread that issues the copy waits; the others learn it from the mbarrier."""
     tile, bar = tc.shared(64, x.dtype), tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
@@ -139,7 +139,7 @@ def bulk_load(x: tc.Array, out: tc.Array, wait: tc.Const = True):
 
 
 @tc.kernel
-def bulk_store(x: tc.Array, wait: tc.Const = True):
+def bulk_store(x, wait: tc.Const = True):
     tile = tc.shared(64, x.dtype)
     tile[tc.threadIdx.x] = 3
     tc.emit("fence.proxy.async.shared::cta")
@@ -153,7 +153,7 @@ def bulk_store(x: tc.Array, wait: tc.Const = True):
 
 
 @tc.kernel
-def cp_async(x: tc.Array, out: tc.Array, early: tc.Const = False):
+def cp_async(x, out, early: tc.Const = False):
     tile = tc.shared(64, x.dtype)
     if not early:
         tc.griddep_wait()
@@ -164,13 +164,13 @@ def cp_async(x: tc.Array, out: tc.Array, early: tc.Const = False):
 
 
 @tc.kernel
-def count(counter: tc.Array):
+def count(counter):
     tc.griddep_launch_dependents()
     tc.atomic("add", counter.at(0), 1)  # one
 
 
 @tc.kernel
-def count_plainly(counter: tc.Array, wait: tc.Const = False):
+def count_plainly(counter, wait: tc.Const = False):
     if wait:
         tc.griddep_wait()
     if tc.threadIdx.x == 0 and tc.blockIdx.x == 0:
@@ -421,7 +421,7 @@ def test_correct_launches_are_not_complained_of(case):
 
 
 @tc.kernel
-def last_block_is_late(x: tc.Array):
+def last_block_is_late(x):
     """Block 1 never triggers: it ends."""
     if tc.blockIdx.x == 0:
         tc.griddep_launch_dependents()
@@ -429,7 +429,7 @@ def last_block_is_late(x: tc.Array):
 
 
 @tc.kernel
-def poll(x: tc.Array, out: tc.Array):
+def poll(x, out):
     """Waits for the launch in front by a word in memory."""
     while tc.emit("ld.acquire.gpu.global.b32", x.at(0)).bits(tc.s32) == 0:
         pass
@@ -437,13 +437,13 @@ def poll(x: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def raise_flag(x: tc.Array):
+def raise_flag(x):
     tc.griddep_launch_dependents()
     tc.emit("st.release.gpu.global.b32", x.at(0), 1)
 
 
 @tc.kernel
-def leave_bounds_if_early(x: tc.Array, out: tc.Array):
+def leave_bounds_if_early(x, out):
     """Reads an index before the wait."""
     out[tc.threadIdx.x - (x[tc.threadIdx.x] == 0) * 1000] = 1
 
@@ -628,18 +628,18 @@ def test_sessions_check_kernels_of_the_library_too():
 
 
 @tc.kernel
-def read_halves(d: tc.Array, out: tc.Array):
+def read_halves(d, out):
     out[tc.threadIdx.x] = d[0, tc.threadIdx.x]
 
 
 @tc.kernel
-def read_one(x: tc.Array, out: tc.Array):
+def read_one(x, out):
     tc.griddep_launch_dependents()
     out[tc.blockIdx.x * 32 + tc.threadIdx.x] = x[0]
 
 
 @tc.kernel
-def put(x: tc.Array):
+def put(x):
     x[tc.threadIdx.x] = 1
 
 
@@ -660,14 +660,14 @@ def test_neighbours_of_what_was_written_are_free():
 
 
 @tc.kernel
-def fill_rows(x: tc.Array):
+def fill_rows(x):
     tc.griddep_launch_dependents()
     for row in range(8):
         x[row, tc.threadIdx.x] = row
 
 
 @tc.kernel
-def tensor_load(x: tc.Array, out: tc.Array, wait: tc.Const = True):
+def tensor_load(x, out, wait: tc.Const = True):
     tile, bar = tc.shared((8, 32), x.dtype, align=128), tc.mbarriers(1)[0]
     boxes = tc.tensor_map(x, (8, 32))
     if tc.threadIdx.x == 0:

@@ -32,7 +32,7 @@ def publish(pointer: Any, value: Any) -> None:
 
 
 @tc.kernel
-def without_condition(x: tc.Array, wrong: tc.Const = True):
+def without_condition(x, wrong: tc.Const = True):
     turn = 0
     while True:
         turn += 1
@@ -42,7 +42,7 @@ def without_condition(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def on_a_register(x: tc.Array, wrong: tc.Const = True):
+def on_a_register(x, wrong: tc.Const = True):
     done, turn = x[0] > 0, 0
     while not done:
         turn += 1
@@ -52,7 +52,7 @@ def on_a_register(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def on_a_flag(x: tc.Array, wrong: tc.Const = True):
+def on_a_flag(x, wrong: tc.Const = True):
     """Warp 0 waits for a word that warp 1 writes late."""
     if tc.warp_id() == 0:
         while strong(x.at(0)) == 0:
@@ -68,7 +68,7 @@ def on_a_flag(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def on_a_flag_of_its_own(x: tc.Array, wrong: tc.Const = True):
+def on_a_flag_of_its_own(x, wrong: tc.Const = True):
     """One thread, alone."""
     if not wrong:
         publish(x.at(0), 1)
@@ -78,7 +78,7 @@ def on_a_flag_of_its_own(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def a_lock(x: tc.Array, wrong: tc.Const = True):
+def a_lock(x, wrong: tc.Const = True):
     """One thread of each warp takes a lock; it must give it back."""
     if tc.lane_id() == 0:
         while tc.atomic("cas", x.at(0), 0, 1) != 0:
@@ -89,7 +89,7 @@ def a_lock(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def an_mbarrier(x: tc.Array, wrong: tc.Const = True):
+def an_mbarrier(x, wrong: tc.Const = True):
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
         bar.init(2)
@@ -102,7 +102,7 @@ def an_mbarrier(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def the_parity(x: tc.Array, wrong: tc.Const = True):
+def the_parity(x, wrong: tc.Const = True):
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
         bar.init(1)
@@ -115,7 +115,7 @@ def the_parity(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def in_two_arms(x: tc.Array, wrong: tc.Const = True):
+def in_two_arms(x, wrong: tc.Const = True):
     """The lanes part and meet in each turn."""
     seen = 0
     if tc.warp_id() == 0:
@@ -130,7 +130,7 @@ def in_two_arms(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def each_waits_for_the_other(x: tc.Array, wrong: tc.Const = True):
+def each_waits_for_the_other(x, wrong: tc.Const = True):
     if tc.lane_id() == 0:
         me = tc.warp_id()
         if wrong:
@@ -146,7 +146,7 @@ def each_waits_for_the_other(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def a_loop_inside(x: tc.Array, wrong: tc.Const = True):
+def a_loop_inside(x, wrong: tc.Const = True):
     total = 0
     while strong(x.at(0)) == 0:
         for i in range(60):
@@ -157,7 +157,7 @@ def a_loop_inside(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def barriers_in_the_loop(x: tc.Array, wrong: tc.Const = True):
+def barriers_in_the_loop(x, wrong: tc.Const = True):
     while strong(x.at(0)) == 0:
         tc.barrier()
         if not wrong and tc.threadIdx.x == 63:
@@ -167,7 +167,7 @@ def barriers_in_the_loop(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def the_same_stores(x: tc.Array, wrong: tc.Const = True):
+def the_same_stores(x, wrong: tc.Const = True):
     tile = 0
     while tile < 10:
         x[tc.threadIdx.x] = tile
@@ -176,7 +176,7 @@ def the_same_stores(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def counts_its_turns(x: tc.Array, wrong: tc.Const = True):
+def counts_its_turns(x, wrong: tc.Const = True):
     """Two warps wait for a word, and count their turns in others; one of them stands at a barrier."""
     turns, waits = tc.shared(3, tc.s32), 0
     if tc.lane_id() == 0:
@@ -195,7 +195,7 @@ def counts_its_turns(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def blocks_in_a_row(x: tc.Array, wrong: tc.Const = True):
+def blocks_in_a_row(x, wrong: tc.Const = True):
     """Each block waits for the next one; the last one waits for itself."""
     block = tc.blockIdx.x
     if tc.threadIdx.x == 0:
@@ -261,7 +261,7 @@ def test_what_a_loop_polls():
 
 
 @tc.kernel
-def producer_and_consumer(x: tc.Array, wrong: tc.Const = True):
+def producer_and_consumer(x, wrong: tc.Const = True):
     """The consumer does not give its only slot back."""
     full, empty = tc.mbarriers(1)[0], tc.mbarriers(1)[0]
     tile = tc.shared(32, tc.s32)
@@ -283,7 +283,7 @@ def producer_and_consumer(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def different_barriers(x: tc.Array, wrong: tc.Const = True):
+def different_barriers(x, wrong: tc.Const = True):
     if tc.warp_id() == 0:
         tc.barrier(1)
     else:
@@ -292,7 +292,7 @@ def different_barriers(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def one_returns_before_it_arrives(x: tc.Array, wrong: tc.Const = True):
+def one_returns_before_it_arrives(x, wrong: tc.Const = True):
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
         bar.init(32 if wrong else 64)
@@ -305,7 +305,7 @@ def one_returns_before_it_arrives(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
-def one_block_leaves_out_the_cluster(x: tc.Array, wrong: tc.Const = True):
+def one_block_leaves_out_the_cluster(x, wrong: tc.Const = True):
     tc.cluster_size(2)
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
@@ -367,7 +367,7 @@ def test_blocks_that_wait_alike_are_named_together():
 
 
 @tc.kernel
-def waits_in_each_block(x: tc.Array):
+def waits_in_each_block(x):
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
         bar.init(32)
@@ -377,7 +377,7 @@ def waits_in_each_block(x: tc.Array):
 
 
 @tc.kernel
-def arrivals_of_another_block(x: tc.Array):
+def arrivals_of_another_block(x):
     """Block 0 lacks one arrival at `bar`, block 1 both."""
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
@@ -402,7 +402,7 @@ def test_arrivals_are_those_of_the_block_that_waits():
 
 
 @tc.kernel
-def blocks_of_two_kinds(x: tc.Array):
+def blocks_of_two_kinds(x):
     if tc.warp_id() == 0 or (tc.blockIdx.x % 2 == 1 and tc.warp_id() == 1):
         tc.barrier(1)
     else:
@@ -415,7 +415,7 @@ def made_elsewhere():
 
 
 @tc.kernel
-def named_barriers(x: tc.Array, which: tc.Const):
+def named_barriers(x, which: tc.Const):
     full, outer, single = tc.mbarriers(2), made_elsewhere(), tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
         for stage in tc.static_range(2):
@@ -459,7 +459,7 @@ def test_who_is_missing_at_a_named_barrier():
 
 
 @tc.kernel
-def counting(x: tc.Array, step: tc.Const = 2):
+def counting(x, step: tc.Const = 2):
     """The counter passes by its end if the step does not divide it."""
     i = tc.u32(0)
     while i != 3001:
@@ -496,7 +496,7 @@ def test_nothing_but_registers_changes_for_long(monkeypatch):
 
 
 @tc.kernel
-def drawing(x: tc.Array):
+def drawing(x):
     """Random numbers until one comes that does not come."""
     state = tc.u32(0)
     while state & 0xFFFF != 1:
@@ -505,7 +505,7 @@ def drawing(x: tc.Array):
 
 
 @tc.kernel
-def long_computations(x: tc.Array):
+def long_computations(x):
     """Loops that poll nothing, and end."""
     i, state = tc.threadIdx.x, tc.u32(1)
     while i < 20_000:
@@ -517,7 +517,7 @@ def long_computations(x: tc.Array):
 
 
 @tc.kernel
-def a_time_out(x: tc.Array):
+def a_time_out(x):
     """Registers, memory and barriers stay the same, but time passes."""
     start, turns = tc.special("clock"), 0
     while tc.special("clock") - start < 2000:
@@ -526,7 +526,7 @@ def a_time_out(x: tc.Array):
 
 
 @tc.kernel
-def around_a_ring(x: tc.Array, how: tc.Const):
+def around_a_ring(x, how: tc.Const):
     """The numbers move away from those that end the loop, for thousands of turns."""
     i, step, stop, turns = tc.s32(101), tc.s32(1), tc.s32(100), tc.s32(0)
     going = x[1] == 101
@@ -621,7 +621,7 @@ def test_rings(how, monkeypatch):
 
 
 @tc.kernel
-def overshoots(x: tc.Array, how: tc.Const, stop: tc.Const):
+def overshoots(x, how: tc.Const, stop: tc.Const):
     """Numbers that only == or != ends; they pass by their end where `stop` is odd."""
     word, t = tc.shared(4, tc.s32), tc.threadIdx.x
     i, j, n = tc.s32(0), tc.s32(0), tc.s32(0)
@@ -735,7 +735,7 @@ def test_numbers_that_pass_by_the_end(how, order):
 
 
 @tc.kernel
-def comes_back(x: tc.Array, how: tc.Const):
+def comes_back(x, how: tc.Const):
     """Numbers that move apart for thousands of turns, and meet."""
     word, t = tc.shared(2, tc.s32), tc.threadIdx.x
     i, j, done = tc.s32(0), tc.s32(-1), tc.s32(0) != 0
@@ -803,7 +803,7 @@ def test_loops_that_end():
 
 
 @tc.kernel
-def writes_what_it_polls(x: tc.Array, how: tc.Const):
+def writes_what_it_polls(x, how: tc.Const):
     """The words that end the loops are written by the loops themselves."""
     n = tc.threadIdx.x * 0
     if how == "word by word":
@@ -845,7 +845,7 @@ def test_loops_that_write_what_they_poll(order, monkeypatch):
 
 
 @tc.kernel
-def grid_barrier(x: tc.Array):
+def grid_barrier(x):
     """All blocks wait for all blocks."""
     if tc.threadIdx.x == 0:
         tc.atomic("add", x.at(0), 1)
@@ -857,7 +857,7 @@ def grid_barrier(x: tc.Array):
 
 
 @tc.kernel
-def in_the_order_of_blocks(x: tc.Array):
+def in_the_order_of_blocks(x):
     """Each block waits for the one before it. 132 times 4 blocks have room."""
     tile = tc.shared(12000, tc.s32)
     tile[tc.threadIdx.x] = 1
@@ -868,7 +868,7 @@ def in_the_order_of_blocks(x: tc.Array):
 
 
 @tc.kernel
-def neighbours(x: tc.Array):
+def neighbours(x):
     """Block 0 waits for one that has room only when others have ended."""
     tile = tc.shared(12000, tc.s32)
     tile[tc.threadIdx.x] = 1
@@ -880,7 +880,7 @@ def neighbours(x: tc.Array):
 
 
 @tc.kernel
-def all_wait_for_the_last(x: tc.Array):
+def all_wait_for_the_last(x):
     tile = tc.shared(12000, tc.s32)
     tile[tc.threadIdx.x] = 1
     if tc.threadIdx.x == 0:
@@ -925,7 +925,7 @@ def test_blocks_that_wait_for_one_that_has_no_room():
 
 
 @tc.kernel
-def plain_loads(x: tc.Array):
+def plain_loads(x):
     """The first block waits for the last; the compiler may keep x[0], the emulator does not."""
     if tc.blockIdx.x == 0:
         while x[0] == 0:
@@ -963,7 +963,7 @@ def test_cooperative_launches():
 
 
 @tc.kernel
-def busy(x: tc.Array, turns: tc.s32 = 1 << 30):
+def busy(x, turns: tc.s32 = 1 << 30):
     """Warp 1 computes for very long; warp 0 waits for it."""
     total = tc.u32(0)
     if tc.warp_id() == 1:
@@ -1019,7 +1019,7 @@ def test_ctrl_c_shows_where_everybody_stands(where, monkeypatch, request):
 
 
 @tc.kernel
-def polls_beside_a_wait(x: tc.Array):
+def polls_beside_a_wait(x):
     """Warp 0 waits for ever, warp 1 polls for ever, once warp 2 has let it go on."""
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
@@ -1042,7 +1042,7 @@ def test_threads_that_wait_count_as_asked_when_nothing_they_wait_for_has_changed
 
 
 @tc.kernel
-def polls_beside_lanes_that_wait(x: tc.Array):
+def polls_beside_lanes_that_wait(x):
     """A lane polls for ever, while those beside it have gone on to the barrier."""
     if tc.threadIdx.x == 0:
         while strong(x.at(0)) == 0:
@@ -1059,7 +1059,7 @@ def test_lanes_that_wait_outside_of_loops(order):
 
 
 @tc.kernel
-def waits_for_one_parity(x: tc.Array, turns: tc.s32, how: tc.Const = "parameter"):
+def waits_for_one_parity(x, turns: tc.s32, how: tc.Const = "parameter"):
     bar, parity = tc.mbarriers(1)[0], tc.u32(0)
     if tc.threadIdx.x == 0:
         bar.init(32)
@@ -1087,7 +1087,7 @@ def test_a_parity_that_stays(how):
 
 
 @tc.kernel
-def waits_for_a_signal(pads: tc.Array, goal: tc.s32, how: tc.Const):
+def waits_for_a_signal(pads, goal: tc.s32, how: tc.Const):
     if tc.threadIdx.x == 0 and tc.blockIdx.x == 0:
         tc.signal(pads.at(3), 2, scope="gpu")
         tc.wait_signal(pads.at(3), 5 if how == "constant" else goal, scope="gpu")

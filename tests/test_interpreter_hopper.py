@@ -29,7 +29,7 @@ def test_a_pipeline_with_a_mistake_runs_without_checks():
 
 
 @tc.kernel
-def read_by_all(a: tc.Array, out: tc.Array, matrices: tc.Const = False, how: tc.Const = "barrier"):
+def read_by_all(a, out, matrices: tc.Const = False, how: tc.Const = "barrier"):
     """Warp 0 waits for a load; the others learn of it in some way, or not at all."""
     tc.launch_bounds(128)
     map = tc.tensor_map(a, (8, 8))
@@ -59,7 +59,7 @@ def read_by_all(a: tc.Array, out: tc.Array, matrices: tc.Const = False, how: tc.
 
 
 @tc.kernel
-def overwritten(a: tc.Array, out: tc.Array, matrices: tc.Const = False, fence: tc.Const = "readers"):
+def overwritten(a, out, matrices: tc.Const = False, fence: tc.Const = "readers"):
     """Boxes come to one tile in turn; warps 1 to 3 read each, and release it by an mbarrier."""
     tc.launch_bounds(128)
     map, tile = tc.tensor_map(a, (8, 8)), tc.shared((8, 8), tc.f16, align=128)
@@ -167,7 +167,7 @@ def test_instructions_for_barriers_of_the_own_cta(instruction, operands, words):
 
 
 @tc.kernel
-def registers(out: tc.Array, first: tc.Const = 24, then: tc.Const = 40, whole: tc.Const = True):
+def registers(out, first: tc.Const = 24, then: tc.Const = 40, whole: tc.Const = True):
     """Warpgroups change how many registers they own."""
     t = tc.threadIdx.x
     if whole | (t >= 32):
@@ -180,7 +180,7 @@ def registers(out: tc.Array, first: tc.Const = 24, then: tc.Const = 40, whole: t
 
 
 @tc.kernel
-def traded(out: tc.Array):
+def traded(out):
     """A warpgroup waits for the registers that the two others give back, as in Triton's warp specialisation."""
     t = tc.threadIdx.x
     tc.emit("setmaxnreg.dec.sync.aligned.u32", 160)
@@ -193,7 +193,7 @@ def traded(out: tc.Array):
 
 
 @tc.kernel
-def kept(out: tc.Array):
+def kept(out):
     """A warpgroup waits for registers of the others, which wait for it."""
     bar, t = tc.mbarriers(1)[0], tc.threadIdx.x
     if t == 0:
@@ -241,7 +241,7 @@ class TestRegisters:
 
 
 @tc.kernel
-def passing(out: tc.Array, rounds: tc.Const = 1):
+def passing(out, rounds: tc.Const = 1):
     """Warp 1 ends two phases while warp 0 waits for the first."""
     tc.launch_bounds(96)
     bar = tc.mbarriers(1)[0]

@@ -37,13 +37,7 @@ def pdl(kernel: Any, grid: int = 2, block: int = 64) -> Any:
 
 
 @tc.kernel
-def produce(
-    x: tc.Array,
-    flag: tc.Array,
-    how: tc.Const = "st.release.gpu",
-    fence: tc.Const = "",
-    late: tc.Const = False,
-):
+def produce(x, flag, how: tc.Const = "st.release.gpu", fence: tc.Const = "", late: tc.Const = False):
     """Each block writes its part of x, and then its flag."""
     tc.griddep_launch_dependents()
     i = tc.blockIdx.x * 64 + tc.threadIdx.x
@@ -62,14 +56,7 @@ def produce(
 
 
 @tc.kernel
-def consume(
-    x: tc.Array,
-    flag: tc.Array,
-    out: tc.Array,
-    how: tc.Const = "ld.acquire.gpu",
-    other: tc.Const = 0,
-    meet: tc.Const = True,
-):
+def consume(x, flag, out, how: tc.Const = "ld.acquire.gpu", other: tc.Const = 0, meet: tc.Const = True):
     """Each block polls a flag, and reads a part of x."""
     block = (tc.blockIdx.x + other) % 2
     if tc.threadIdx.x == 0:
@@ -84,7 +71,7 @@ def consume(
 
 
 @tc.kernel
-def read_and_count(x: tc.Array, count: tc.Array, out: tc.Array, how: tc.Const = "red.release.gpu"):
+def read_and_count(x, count, out, how: tc.Const = "red.release.gpu"):
     """All blocks read all of x; the last thread of each counts."""
     tc.griddep_launch_dependents()
     out[tc.blockIdx.x * 64 + tc.threadIdx.x] = x[tc.threadIdx.x]  # one
@@ -94,7 +81,7 @@ def read_and_count(x: tc.Array, count: tc.Array, out: tc.Array, how: tc.Const = 
 
 
 @tc.kernel
-def overwrite_counted(x: tc.Array, count: tc.Array, blocks: tc.Const = 3):
+def overwrite_counted(x, count, blocks: tc.Const = 3):
     if tc.threadIdx.x == 0:
         while tc.emit("ld.acquire.gpu.global.b32", count.at(0)).bits(tc.s32) < blocks:
             pass
@@ -103,7 +90,7 @@ def overwrite_counted(x: tc.Array, count: tc.Array, blocks: tc.Const = 3):
 
 
 @tc.kernel
-def read_and_signal(x: tc.Array, flag: tc.Array, out: tc.Array):
+def read_and_signal(x, flag, out):
     """All blocks read all of x; each sets a flag of its own, without atomics."""
     tc.griddep_launch_dependents()
     out[tc.blockIdx.x * 64 + tc.threadIdx.x] = x[tc.threadIdx.x]  # one
@@ -113,7 +100,7 @@ def read_and_signal(x: tc.Array, flag: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def overwrite_signalled(flag: tc.Array, x: tc.Array, blocks: tc.Const = 3):
+def overwrite_signalled(flag, x, blocks: tc.Const = 3):
     if tc.threadIdx.x < blocks:
         while tc.emit("ld.acquire.gpu.global.b32", flag.at(tc.threadIdx.x)).bits(tc.s32) == 0:
             pass
@@ -122,9 +109,7 @@ def overwrite_signalled(flag: tc.Array, x: tc.Array, blocks: tc.Const = 3):
 
 
 @tc.kernel
-def one_block_polls(
-    x: tc.Array, flag: tc.Array, again: tc.Array, out: tc.Array, how: tc.Const = "st.release.gpu"
-):
+def one_block_polls(x, flag, again, out, how: tc.Const = "st.release.gpu"):
     """Block 0 polls the flag and tells block 1."""
     if tc.threadIdx.x == 0:
         if tc.blockIdx.x == 0:
@@ -140,7 +125,7 @@ def one_block_polls(
 
 
 @tc.kernel
-def pass_on(flag: tc.Array, again: tc.Array, how: tc.Const = "ld.acquire.gpu"):
+def pass_on(flag, again, how: tc.Const = "ld.acquire.gpu"):
     """A launch between two others acquires one flag and releases another one."""
     tc.griddep_launch_dependents()
     if tc.threadIdx.x == 0:
@@ -150,7 +135,7 @@ def pass_on(flag: tc.Array, again: tc.Array, how: tc.Const = "ld.acquire.gpu"):
 
 
 @tc.kernel
-def bulk_consume(x: tc.Array, flag: tc.Array, out: tc.Array, fence: tc.Const = ""):
+def bulk_consume(x, flag, out, fence: tc.Const = ""):
     """A bulk copy of what a flag guards."""
     tile, bar = tc.shared(64, x.dtype), tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
@@ -169,7 +154,7 @@ def bulk_consume(x: tc.Array, flag: tc.Array, out: tc.Array, fence: tc.Const = "
 
 
 @tc.kernel
-def bulk_produce(x: tc.Array, flag: tc.Array, wait: tc.Const = True):
+def bulk_produce(x, flag, wait: tc.Const = True):
     """A bulk copy writes what the flag guards."""
     tc.griddep_launch_dependents()
     tile = tc.shared(64, x.dtype)
@@ -349,7 +334,7 @@ def test_a_long_chain_of_signals_keeps_what_may_still_overlap():
 
 
 @tc.kernel
-def make_map(maps: tc.Array, x: tc.Array, flag: tc.Array, trigger: tc.Const = True):
+def make_map(maps, x, flag, trigger: tc.Const = True):
     if trigger:
         tc.griddep_launch_dependents()
     if tc.threadIdx.x == 0:
@@ -360,7 +345,7 @@ def make_map(maps: tc.Array, x: tc.Array, flag: tc.Array, trigger: tc.Const = Tr
 
 
 @tc.kernel
-def copy_by_map(flag: tc.Array, maps: tc.Array, out: tc.Array, x: tc.Array, how: tc.Const = "wait"):
+def copy_by_map(flag, maps, out, x, how: tc.Const = "wait"):
     """how: wait, or acquire the flag, or neither; in the order of its words. x: the array of the map."""
     tile, bar = tc.shared((8, 32), tc.f32, align=128), tc.mbarriers(1)[0]
     tc.griddep_launch_dependents()

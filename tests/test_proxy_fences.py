@@ -35,9 +35,7 @@ def wait_for(flag):
 
 
 @tc.kernel
-def store_then_load(
-    x: tc.Array, d: tc.Array, flag: tc.Array, out: tc.Array, fence: tc.Const, peers: tc.Const = 1
-):
+def store_then_load(x, d, flag, out, fence: tc.Const, peers: tc.Const = 1):
     """Block 0 stores a line by ordinary stores; the first block of the next cluster loads it by TMA."""
     tc.launch_bounds(32)
     if peers > 1:
@@ -80,7 +78,7 @@ def store_then_load(
 
 
 @tc.kernel
-def load_then_store(x: tc.Array, d: tc.Array, flag: tc.Array, out: tc.Array, fence: tc.Const):
+def load_then_store(x, d, flag, out, fence: tc.Const):
     """Block 0 loads a line by ordinary loads; block 1 overwrites it by TMA."""
     tc.launch_bounds(32)
     tile, t = tc.shared((1, 32), tc.s32, align=128), tc.threadIdx.x
@@ -106,7 +104,7 @@ def load_then_store(x: tc.Array, d: tc.Array, flag: tc.Array, out: tc.Array, fen
 
 
 @tc.kernel
-def handed_on(x: tc.Array, d: tc.Array, flag: tc.Array, out: tc.Array, fence: tc.Const):
+def handed_on(x, d, flag, out, fence: tc.Const):
     """Block 0 stores, block 1 hands the line on, block 2 loads it by TMA; block 1 may fence."""
     tc.launch_bounds(32)
     tile, bar, t = tc.shared((1, 32), tc.s32, align=128), tc.mbarriers(1)[0], tc.threadIdx.x
@@ -136,7 +134,7 @@ def handed_on(x: tc.Array, d: tc.Array, flag: tc.Array, out: tc.Array, fence: tc
 
 
 @tc.kernel
-def store_of_a_tile(x: tc.Array, d: tc.Array, flag: tc.Array, out: tc.Array, fence: tc.Const):
+def store_of_a_tile(x, d, flag, out, fence: tc.Const):
     """A tile of shared memory that ordinary stores write, and that one lane stores by TMA."""
     tc.launch_bounds(32)
     tile, t = tc.shared((1, 32), tc.s32, align=128), tc.threadIdx.x
@@ -237,7 +235,7 @@ def test_without_a_search_for_races(fence, monkeypatch):
 
 
 @tc.kernel(threads=64)
-def loads_then_copy(x: tc.Array, out: tc.Array, fence: tc.Const):
+def loads_then_copy(x, out, fence: tc.Const):
     """All threads read a tile in a loop and meet, then TMA overwrites it."""
     tile, bar, t = tc.shared((1, 64), tc.s32, align=128), tc.mbarriers(1)[0], tc.threadIdx.x
     line = tc.tensor_map(x, (1, 64))

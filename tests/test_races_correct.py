@@ -47,7 +47,7 @@ def load(semantics, pointer):
 
 
 @tc.kernel
-def tickets(counter: tc.Array, each: tc.Const):
+def tickets(counter, each: tc.Const):
     """The thread that draws the last ticket has observed all others: it resets the counter."""
     total = tc.gridDim.x * (tc.blockDim.x if each else 1)
     drawn = -1
@@ -65,7 +65,7 @@ def test_the_last_ticket(each):
 
 
 @tc.kernel
-def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array, fenced: tc.Const):
+def mailbox(x, out, data, flag, fenced: tc.Const):
     """Block 1 polls relaxed, and resets the flag that it has seen by an ordinary store."""
     if tc.threadIdx.x == 0:
         if tc.blockIdx.x == 0:
@@ -89,7 +89,7 @@ def test_a_flag_that_was_seen(fenced):
 
 
 @tc.kernel
-def unseen_flag(out: tc.Array):
+def unseen_flag(out):
     """Nobody has looked whether the other block has stored already."""
     if tc.blockIdx.x == 0:
         store(".relaxed.gpu", out.at(0), 1)
@@ -107,7 +107,7 @@ def test_without_a_look_it_is_a_race():
 
 
 @tc.kernel
-def found_it(x: tc.Array, found: tc.Array):
+def found_it(x, found):
     """Every block that has found something says so by a strong store; nobody reads it here."""
     if x[tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x] % 2:
         store(".relaxed.gpu", found.at(0), 1)
@@ -122,7 +122,7 @@ def test_strong_stores_by_many_blocks(blocks):
 
 
 @tc.kernel
-def scalars_of_vectors(words: tc.Array, sums: tc.Array):
+def scalars_of_vectors(words, sums):
     """A vector is its scalars in any order; bf16 elements are added and read by strong accesses."""
     if tc.threadIdx.x < 32:
         tc.emit("st.relaxed.gpu.global.b32", words.at(tc.threadIdx.x % 4), tc.u32(1))
@@ -142,7 +142,7 @@ def test_sizes_of_strong_accesses():
 
 
 @tc.kernel
-def handed(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array, way: tc.Const):
+def handed(x, out, data, flag, way: tc.Const):
     """Block 0 hands a row to block 1, by release patterns and acquire patterns of two accesses."""
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
@@ -175,7 +175,7 @@ def test_patterns_of_two_accesses(way):
 
 
 @tc.kernel
-def grid_barrier(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array):
+def grid_barrier(x, out, data, flag):
     """Six rounds of a barrier of all blocks, with fences and relaxed accesses; two buffers."""
     t, b, blocks = tc.threadIdx.x, tc.blockIdx.x, tc.gridDim.x
     data[b, t] = x[b, t]
@@ -201,7 +201,7 @@ def test_rounds_of_a_grid_barrier():
 
 
 @tc.kernel
-def look_back(x: tc.Array, out: tc.Array, part: tc.Array, whole: tc.Array, flag: tc.Array):
+def look_back(x, out, part, whole, flag):
     """A scan over blocks: each adds up what the blocks before have published."""
     b = tc.blockIdx.x
     if tc.threadIdx.x == 0:
@@ -233,7 +233,7 @@ def test_look_back():
 
 
 @tc.kernel
-def parts_of_a_warp(x: tc.Array, out: tc.Array):
+def parts_of_a_warp(x, out):
     """Groups of 8 and of 4 lanes exchange at their own pace, in different branches."""
     tile, t = tc.shared(32, tc.s32), tc.threadIdx.x
     tile[t] = x[t]
@@ -255,7 +255,7 @@ def test_parts_of_a_warp():
 
 
 @tc.kernel
-def bytes_of_a_word(x: tc.Array, out: tc.Array):
+def bytes_of_a_word(x, out):
     """The bytes of a word belong to four blocks."""
     out[4 * tc.threadIdx.x + tc.blockIdx.x] = x[tc.threadIdx.x]
 
@@ -267,7 +267,7 @@ def test_bytes_of_a_word():
 
 
 @tc.kernel
-def handed_barrier(x: tc.Array, out: tc.Array):
+def handed_barrier(x, out):
     """Barrier 1 joins warps 0 and 1, then 2 and 3 twice; barrier 2 hands warp 1's part on."""
     tile = tc.shared(128, tc.s32)
     t, warp, lane, total = tc.threadIdx.x, tc.warp_id(), tc.lane_id(), tc.s32(0)
@@ -298,7 +298,7 @@ def test_a_barrier_that_is_handed_on():
 
 
 @tc.kernel
-def rings_of_named_barriers(x: tc.Array, out: tc.Array):
+def rings_of_named_barriers(x, out):
     """Warps 0 and 1 fill two slots, warps 2 and 3 empty them: bar.arrive and bar.sync, full and empty."""
     slots = tc.shared((2, 64), tc.s32)
     t, total = tc.threadIdx.x % 64, tc.s32(0)
@@ -318,7 +318,7 @@ def rings_of_named_barriers(x: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def turns_in_order(x: tc.Array, out: tc.Array):
+def turns_in_order(x, out):
     """Two groups of two warps take turns, as those of a ping-pong kernel; each has a barrier of its own too."""
     total = tc.shared(64, tc.s32)
     t, group = tc.threadIdx.x % 64, tc.threadIdx.x // 64
@@ -338,7 +338,7 @@ def turns_in_order(x: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def one_lane_waits_for_its_warp(x: tc.Array, out: tc.Array):
+def one_lane_waits_for_its_warp(x, out):
     """Lane 0 alone learns that warps 0 and 1 have met; warps arrive as a whole. Barrier 1 has three pairs."""
     tile, bar = tc.shared(128, tc.s32), tc.mbarriers(1)[0]
     t, warp = tc.threadIdx.x, tc.warp_id()
@@ -361,7 +361,7 @@ def one_lane_waits_for_its_warp(x: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def the_same_value(out: tc.Array):
+def the_same_value(out):
     out[0] = 5
 
 
@@ -387,7 +387,7 @@ def test_pairs_of_named_barriers_that_no_order_changes(order):
 
 
 @tc.kernel
-def two_roles_at_one_barrier(x: tc.Array, out: tc.Array):
+def two_roles_at_one_barrier(x, out):
     tile = tc.shared(128, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -400,7 +400,7 @@ def two_roles_at_one_barrier(x: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def one_warp_told_of_the_first_role(x: tc.Array, out: tc.Array):
+def one_warp_told_of_the_first_role(x, out):
     """Warp 2 learns that warps 0 and 1 have met, warp 3 does not."""
     tile = tc.shared(128, tc.s32)
     t, warp = tc.threadIdx.x, tc.warp_id()
@@ -426,7 +426,7 @@ def test_pairs_of_named_barriers_by_chance(kernel):
 
 
 @tc.kernel
-def arrivals_of_two_roles(x: tc.Array, out: tc.Array, apart: tc.Const = ""):
+def arrivals_of_two_roles(x, out, apart: tc.Const = ""):
     """Warps 0 and 1 arrive, then warps 2 and 3: where nothing keeps them apart, by chance."""
     tile, bars, behind = tc.shared(128, tc.s32), tc.mbarriers(2), tc.mbarriers(1)[0]
     t, role = tc.threadIdx.x, tc.threadIdx.x // 64
@@ -478,7 +478,7 @@ def test_arrivals_at_mbarriers_that_no_order_changes(apart, order):
 
 
 @tc.kernel
-def arrivals_of_a_peer(x: tc.Array, out: tc.Array):
+def arrivals_of_a_peer(x, out):
     """Both blocks hand words to block 0 in two rounds; block 1 goes on when block 0 has taken them."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -515,7 +515,7 @@ def test_arrivals_of_a_peer_in_rounds(order):
 
 
 @tc.kernel
-def reversals(x: tc.Array, rounds: tc.s32):
+def reversals(x, rounds: tc.s32):
     """Each round reverses the block's part of x, through shared memory."""
     tile = tc.shared((128,), tc.s32)
     first = tc.blockIdx.x * 128
@@ -577,7 +577,7 @@ def test_serial_numbers_are_given_anew(monkeypatch):
 
 
 @tc.kernel
-def copies_out(x: tc.Array, out: tc.Array, late: tc.Const):
+def copies_out(x, out, late: tc.Const):
     """Two bulk stores; the target of the second is read before it is over, if `late`."""
     tile = tc.shared(32, tc.s32, align=128)
     if tc.threadIdx.x == 0:

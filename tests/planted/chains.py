@@ -33,7 +33,7 @@ def wait_until(semantics, pointer, value):
 
 
 @planted(1, 64, mapped(64, lambda x: x[::-1]), race("tile[t] =", "out[t] ="))
-def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def arrival_orders_one_way(x, out, mistake: tc.Const):
     """Who arrives without waiting is not ordered behind those that wait."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -49,7 +49,7 @@ def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x[:1]), race("tile[0] =", "out[0] ="))
-def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def masks_in_a_chain(x, out, mistake: tc.Const):
     """Lanes 0 and 1 synchronise, then 1 and 2; the mistake has the two in the other order."""
     tile = tc.shared(4, tc.s32)
     lane = tc.lane_id()
@@ -68,7 +68,7 @@ def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 128, mapped(128, lambda x: x[:32]), race("tile[t] =", "out[tc.lane_id()] #1"))
-def barrier_of_others(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def barrier_of_others(x, out, mistake: tc.Const):
     """Four warps; 0 and 1 meet, 2 and 3 meet, then 1 and 2. Warp 3 may not read warp 0's data."""
     tile = tc.shared(128, tc.s32)
     t, warp = tc.threadIdx.x, tc.warp_id()
@@ -104,7 +104,7 @@ def relayed(draw):
         "no barrier between": race("data[t] =", "out[t] ="),
     },
 )
-def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def relay_of_flags(x, out, data, flags, mistake: tc.Const):
     """Block 0 to block 1 to block 2. In block 1."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
@@ -134,9 +134,7 @@ def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
 
 
 @planted(3, 64, relayed, race("data[t] =", "out[t] ="))
-def atomics_continue_a_release(
-    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const
-):
+def atomics_continue_a_release(x, out, data, flags, mistake: tc.Const):
     """Block 1 adds to the flag that block 0 has released, by a relaxed atomic: whoever acquires
     the sum is behind block 0, too. A store in its place ends that."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
@@ -166,7 +164,7 @@ def atomics_continue_a_release(
         "no syncwarp": race("rows[warp, lane]", "out[lane]"),
     },
 )
-def last_warp_adds(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def last_warp_adds(x, out, mistake: tc.Const):
     """Each warp leaves a row; the last one to count adds them."""
     rows, count = tc.shared((4, 32), tc.s32), tc.shared(1, tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
@@ -201,7 +199,7 @@ _reverse32 = mapped(32, lambda x: x[::-1])
         race("data[lane]", "out[lane]"),
     ),
 )
-def fences_around_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def fences_around_atomics(x, out, mistake: tc.Const):
     """Relaxed accesses between fences."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.s32)
     lane = tc.lane_id()
@@ -243,7 +241,7 @@ def mailed(draw):
     mailed,
     {"put relaxed": race("data[row, t]", "out[t] ="), "taken relaxed": race("data[row, t]", "out[t] =")},
 )
-def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def mailbox(x, out, data, flags, mistake: tc.Const):
     """The number of a filled row goes through an exchange."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
@@ -272,7 +270,7 @@ def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake
 
 
 @planted(1, 64, _reverse32, race("data[lane]", "out[lane]"))
-def one_lane_waits(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def one_lane_waits(x, out, mistake: tc.Const):
     """Lane 0 of the reader acquires the flag for its warp. The mistake lacks the syncwarp behind."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.s32)
     lane = tc.lane_id()
@@ -304,7 +302,7 @@ def recorded(draw):
 
 
 @planted(2, 32, recorded, race("store(kind, data.at(0), x[0])", "low = load"))
-def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def versions_of_a_record(x, out, data, flags, mistake: tc.Const):
     """A sequence lock: readers may see a record in the making, and try again. The record must
     then be accessed by relaxed loads and stores; plain ones race."""
     kind = "" if mistake else ".relaxed.gpu"

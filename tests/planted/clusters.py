@@ -53,7 +53,7 @@ def neighbours(draw: np.random.Generator) -> Arguments:
         "adds to a peer at the end": error("tc.reduce"),
     },
 )
-def exchange(x: tc.Array, out: tc.Array, shift: tc.s32, mistake: tc.Const):
+def exchange(x, out, shift: tc.s32, mistake: tc.Const):
     """Each of four CTAs adds up what it and the CTA after it hold."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -146,7 +146,7 @@ def ring_of_numbers(draw: np.random.Generator) -> Arguments:
         "atomics beside a store": race("following[slot, t]", "tc.reduce"),
     },
 )
-def pushed(out: tc.Array, mistake: tc.Const):
+def pushed(out, mistake: tc.Const):
     """CTAs in a ring hand numbers on: each stores to a slot of the next one, which then reads it."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -205,7 +205,7 @@ def four_lines(draw: np.random.Generator) -> Arguments:
         ),
     },
 )
-def handed_over(out: tc.Array, mistake: tc.Const):
+def handed_over(out, mistake: tc.Const):
     """CTA 0 stores lines to CTA 1 and arrives there; CTA 1 reads them and frees the slot."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -279,7 +279,7 @@ def fives(draw: np.random.Generator) -> Arguments:
         "flag not set to zero": error('tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1) #2'),
     },
 )
-def flagged(out: tc.Array, mistake: tc.Const):
+def flagged(out, mistake: tc.Const):
     """CTA 0 stores a line to CTA 1 and raises a flag there, which CTA 1 polls."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -333,7 +333,7 @@ def count(draw: np.random.Generator) -> Arguments:
         "read by its owner at once": race("tc.reduce", "out[rank, t] = word"),
     },
 )
-def counted(out: tc.Array, mistake: tc.Const):
+def counted(out, mistake: tc.Const):
     """All threads of the cluster count in a word of CTA 0."""
     tc.launch_bounds(64)
     tc.cluster_size(4)
@@ -391,7 +391,7 @@ def sums(draw: np.random.Generator) -> Arguments:
         "loads not fenced before the release": error("tc.tma_load"),
     },
 )
-def multicast(a: tc.Array, out: tc.Array, mistake: tc.Const):
+def multicast(a, out, mistake: tc.Const):
     """Two CTAs load half a line each, into both; two warps of each add them up, and release both."""
     tc.launch_bounds(96)
     tc.cluster_size(2)
@@ -497,7 +497,7 @@ def rolled(draw: np.random.Generator) -> Arguments:
         "exit in flight": error("tc.bulk_copy(inbox.remote(to)"),
     },
 )
-def copied(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def copied(x, out, mistake: tc.Const):
     """Each of four CTAs copies its line to the next one's shared memory in bulk, twice."""
     tc.launch_bounds(64)
     tc.cluster_size(4)

@@ -32,7 +32,7 @@ _reverse = mapped(256, lambda x: x[::-1])
         "commit after the wait": error("out[64 * part + t]"),
     },
 )
-def one_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def one_tile(x, out, mistake: tc.Const):
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
     tc.cp_async(tile.at(4 * t), x.at(4 * t), 16)
@@ -51,7 +51,7 @@ def one_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(128, lambda x: x), race("tc.cp_async(", "out.at"))
-def own_copies(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def own_copies(x, out, mistake: tc.Const):
     """What a thread has copied itself it may read behind its wait; the neighbour's it may not."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -77,7 +77,7 @@ _rows = mapped((5, 256), lambda x: x[:, :191:-1].sum(axis=0).astype(np.int32))
         "commits only with copies": error("total +="),
     },
 )
-def ring(x: tc.Array, out: tc.Array, mistake: tc.Const, stages: tc.Const = 3):
+def ring(x, out, mistake: tc.Const, stages: tc.Const = 3):
     """A ring of three stages: wait, barrier, use stage i, prefetch into the stage used before."""
     tile = tc.shared((stages, 256), tc.s32)
     t, rows = tc.threadIdx.x, x.shape[0]
@@ -110,7 +110,7 @@ def ring(x: tc.Array, out: tc.Array, mistake: tc.Const, stages: tc.Const = 3):
 
 
 @planted(1, 64, mapped(128, lambda x: x), error("out.at"))
-def producer_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def producer_warp(x, out, mistake: tc.Const):
     """Warp 0 copies, warp 1 reads. Groups belong to threads: the reader cannot wait for them."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -131,7 +131,7 @@ def producer_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     _reverse,
     {"one warp waits": error("out[64 * part + t]"), "groups differ": error("out[64 * part + t]")},
 )
-def only_some_wait(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def only_some_wait(x, out, mistake: tc.Const):
     """All copy."""
     tile = tc.shared((2, 256), tc.s32)
     t = tc.threadIdx.x
@@ -165,7 +165,7 @@ def cleared(draw):
         "by others": race("tc.cp_async(", "x.at(4 * (63"),
     },
 )
-def source_is_overwritten(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def source_is_overwritten(x, out, mistake: tc.Const):
     """The array is cleared for the next launch."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -190,7 +190,7 @@ def source_is_overwritten(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped(256, lambda x: np.full(64, 2, np.int32)),
     {"before the wait": error("tile[4 * t]"), "before the copy": race("tc.cp_async(", "tile[4 * (t ^ 32)]")},
 )
-def target_is_written(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def target_is_written(x, out, mistake: tc.Const):
     """The last element is set to a constant."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -208,7 +208,7 @@ def target_is_written(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped((2, 128), lambda x: 1000 * x[0] + x[1]), error("old = tile.at #2"))
-def target_is_still_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def target_is_still_read(x, out, mistake: tc.Const):
     """A thread reads the old tile after it has issued the copy of the new one."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -226,7 +226,7 @@ def target_is_still_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, mapped(256, lambda x: x[:64]), error("tc.cp_async("))
-def target_of_two_threads(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def target_of_two_threads(x, out, mistake: tc.Const):
     """Two threads copy to the same 16 bytes."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -243,7 +243,7 @@ def through_data(draw):
 
 
 @planted(1, 64, through_data, race("data.at(4 * t)", "tc.cp_async("))
-def source_is_not_ready(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
+def source_is_not_ready(x, out, data, mistake: tc.Const):
     """The block itself writes the array that it copies; no barrier lies between."""
     tile = tc.shared(256, tc.s32)
     t = tc.threadIdx.x
@@ -257,7 +257,7 @@ def source_is_not_ready(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.
 
 
 @planted(1, 32, mapped(128, lambda x: x), error("out.at"))
-def fewer_bytes_than_are_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def fewer_bytes_than_are_read(x, out, mistake: tc.Const):
     """Copies of 8 bytes into places of 16, of which the rest is never written."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -268,7 +268,7 @@ def fewer_bytes_than_are_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, _reverse, error("out[64 * part + t]"))
-def arrives_at_an_mbarrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def arrives_at_an_mbarrier(x, out, mistake: tc.Const):
     """An arrival does not wait for the copies of its thread."""
     tile, bar = tc.shared(256, tc.s32), tc.mbarriers(1)[0]
     t = tc.threadIdx.x

@@ -24,7 +24,7 @@ _reverse = mapped(64, lambda x: x[::-1])
     _reverse,
     dict.fromkeys(("count", "goes past", "other name", "does not arrive"), error("tc.barrier(1")),
 )
-def barrier_for_too_many(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def barrier_for_too_many(x, out, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -47,7 +47,7 @@ def barrier_for_too_many(x: tc.Array, out: tc.Array, mistake: tc.Const):
     error("tc.barrier(1, 128)"),
     Deadlock,
 )
-def arrival_of_a_smaller_count(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def arrival_of_a_smaller_count(x, out, mistake: tc.Const):
     """Two warps fill a slot and two empty it. The arrival completes a barrier of its own count, so
     that it is the reader's wait that is never met; the writer waits because of that."""
     t, turns = tc.threadIdx.x, x.shape[0]

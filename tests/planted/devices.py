@@ -43,7 +43,7 @@ def pulled(draw):
     Race,
     Deadlock,
 )
-def pull(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def pull(peers: tc.PeerArray, pads: tc.PeerArray, x, out, mistake: tc.Const = ""):
     """Each rank publishes x, and reads what its right neighbour has published."""
     i, rank, world = tc.threadIdx.x, peers.rank, peers.world
     left, right = (rank + world - 1) % world, (rank + 1) % world
@@ -91,14 +91,7 @@ def pushed(draw):
     },
     launches=2,
 )
-def push(
-    inbox: tc.PeerArray,
-    pads: tc.PeerArray,
-    x: tc.Array,
-    out: tc.Array,
-    launch: tc.s32,
-    mistake: tc.Const = "",
-):
+def push(inbox: tc.PeerArray, pads: tc.PeerArray, x, out, launch: tc.s32, mistake: tc.Const = ""):
     """Each rank writes into the inbox of its right neighbour, in each of two launches."""
     i, rank, world = tc.threadIdx.x, inbox.rank, inbox.world
     left, right = (rank + world - 1) % world, (rank + 1) % world
@@ -140,7 +133,7 @@ def summed(draw):
         "waits for two of three": race("tc.reduce", "out[i] ="),
     },
 )
-def sum_of_all(sums: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def sum_of_all(sums: tc.PeerArray, pads: tc.PeerArray, x, out, mistake: tc.Const = ""):
     """All ranks add to the sums of rank 0, which all of them read."""
     i, rank = tc.threadIdx.x, sums.rank
     if mistake == "loads and stores":
@@ -163,7 +156,7 @@ def alone(draw):
 
 
 @planted(1, SIZE, alone, error("tc.wait_signal"), Deadlock)
-def wait_first(pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def wait_first(pads: tc.PeerArray, x, out, mistake: tc.Const = ""):
     """A ring of ranks."""
     i, rank, world = tc.threadIdx.x, pads.rank, pads.world
     if i == 0:
@@ -183,7 +176,7 @@ def neighbours(draw):
 
 
 @planted(1, SIZE, neighbours, error("out[i] ="), AssertionFailed)
-def last_rank(peers: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def last_rank(peers: tc.PeerArray, x, out, mistake: tc.Const = ""):
     """The last rank has no right neighbour."""
     i, rank = tc.threadIdx.x, peers.rank
     right = rank + 1 if mistake else (rank + 1) % peers.world
@@ -207,9 +200,7 @@ def passed(draw):
         "fence of gpu scope": race("peers[0][i] =", "out[i] ="),
     },
 )
-def through_a_third(
-    peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""
-):
+def through_a_third(peers: tc.PeerArray, pads: tc.PeerArray, x, out, mistake: tc.Const = ""):
     """Rank 0 publishes, rank 1 passes its signal on to rank 2, which reads."""
     i, rank = tc.threadIdx.x, peers.rank
     if rank == 0:
@@ -255,7 +246,7 @@ def bulk_pushed(draw):
     },
     EmulationError,
 )
-def bulk_push(inbox: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def bulk_push(inbox: tc.PeerArray, pads: tc.PeerArray, x, out, mistake: tc.Const = ""):
     """TMA writes into the inbox of the right neighbour, and TMA reads it there."""
     i, rank, world = tc.threadIdx.x, inbox.rank, inbox.world
     right = (rank + 1) % world
@@ -292,7 +283,7 @@ def ringed(draw):
 
 
 @planted(1, SIZE, ringed, race("peers[right]", "part = peers"))
-def ring(peers: tc.PeerArray, pads: tc.PeerArray, x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+def ring(peers: tc.PeerArray, pads: tc.PeerArray, x, out, mistake: tc.Const = ""):
     """A ring all-reduce: a part of x goes around and grows, in one buffer for two steps."""
     i, rank, world = tc.threadIdx.x, peers.rank, peers.world
     left, right = (rank + world - 1) % world, (rank + 1) % world

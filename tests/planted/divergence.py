@@ -23,7 +23,7 @@ PARTIAL = (Divergence, EmulationError)
         "red": error('tc.emit("bar.red.popc.u32"'),
     },
 )
-def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def barrier_by_predicate(x, out, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -38,7 +38,7 @@ def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), error("out[lane] = tc"))
-def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def shuffle_of_half_a_warp(x, out, mistake: tc.Const):
     """The mask names all lanes, and half of them are here."""
     lane = tc.lane_id()
     if mistake:
@@ -55,7 +55,7 @@ def _next_large(x):
 
 
 @planted(1, 32, mapped(32, _next_large), error("and tc.shfl_down"))
-def shuffle_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def shuffle_behind_and(x, out, mistake: tc.Const):
     lane = tc.lane_id()
     if mistake:
         if x[lane] % 2 == 0 and tc.shfl_down(x[lane], 1) > 500:
@@ -75,7 +75,7 @@ _arms = mapped(32, lambda x: np.concatenate([x[np.arange(16) ^ 3], x[np.arange(1
     _arms,
     {"modes differ": error("tc.shfl_xor(x[lane], 3)"), "masks differ": error("tc.shfl_xor(x[lane], 3)")},
 )
-def shuffle_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def shuffle_in_both_arms(x, out, mistake: tc.Const):
     """Each arm names the whole warp."""
     lane = tc.lane_id()
     if lane < 16:
@@ -87,7 +87,7 @@ def shuffle_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), error("out[lane]"), *PARTIAL)
-def shuffle_with_masks_that_differ(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def shuffle_with_masks_that_differ(x, out, mistake: tc.Const):
     """All lanes are here, with masks of their own."""
     lane = tc.lane_id()
     mask = tc.select(lane < 16, tc.u32(0x0000FFFF), tc.u32(0xFFFFFFFF if mistake else 0xFFFF0000))
@@ -95,14 +95,14 @@ def shuffle_with_masks_that_differ(x: tc.Array, out: tc.Array, mistake: tc.Const
 
 
 @planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), error("out[lane]"), *PARTIAL)
-def shuffle_without_oneself(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def shuffle_without_oneself(x, out, mistake: tc.Const):
     """The mask lacks lanes that execute the shuffle."""
     lane = tc.lane_id()
     out[lane] = tc.shfl_xor(x[lane], 1, 0x7FFFFFFF if mistake else 0xFFFFFFFF)
 
 
 @planted(1, 32, mapped(32, lambda x: x[15::-1]), error("out[lane]"), *PARTIAL)
-def shuffle_from_a_lane_outside(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def shuffle_from_a_lane_outside(x, out, mistake: tc.Const):
     """Lanes 0 to 15 exchange; the mistake asks for a value of the upper half, which is not here."""
     lane = tc.lane_id()
     if lane < 16:
@@ -119,7 +119,7 @@ def shuffle_from_a_lane_outside(x: tc.Array, out: tc.Array, mistake: tc.Const):
         "match": error("total += tc.match_any"),
     },
 )
-def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def reduction_of_those_that_are_left(x, out, mistake: tc.Const):
     """Lanes leave a loop; those that stay ask the whole warp."""
     lane = tc.lane_id()
     i, total = 0, 0
@@ -147,7 +147,7 @@ def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, mistake: tc.Con
     Deadlock,
     *PARTIAL,
 )
-def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def syncwarp_in_a_branch(x, out, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[lane]
@@ -165,7 +165,7 @@ def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x[:1]), error("if tc.elect #1"))
-def elect_in_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def elect_in_half_a_warp(x, out, mistake: tc.Const):
     lane = tc.lane_id()
     if mistake:
         if lane >= 16:
@@ -193,7 +193,7 @@ def left_half(draw):
         "movmatrix": error("moved ="),
     },
 )
-def product_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def product_of_half_a_warp(x, out, mistake: tc.Const):
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tile = tc.shared((16, 16), tc.f16)
     lane = tc.lane_id()
@@ -222,7 +222,7 @@ def product_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(20, lambda x: np.full(20, x.sum(), np.int32)), error("value +="))
-def shuffle_after_a_return(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def shuffle_after_a_return(x, out, mistake: tc.Const):
     """Lanes beyond the end return; the others reduce with a full mask."""
     lane = tc.lane_id()
     if mistake:

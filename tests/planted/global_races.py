@@ -28,13 +28,13 @@ def load(semantics, pointer):
 
 
 @planted(4, 32, mapped(128, lambda x: x), race("out[i % 64"))
-def two_blocks_write_one_element(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def two_blocks_write_one_element(x, out, mistake: tc.Const):
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     out[i % 64 if mistake else i] = x[i]
 
 
 @planted(4, 32, mapped((4, 32), lambda x: np.ones(4, np.int32)), race("out[0 if"), RaceWarning)
-def two_blocks_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def two_blocks_write_one_value(x, out, mistake: tc.Const):
     """Each block that finds a value above 500 says so."""
     found = tc.vote("any", x[tc.blockIdx.x, tc.threadIdx.x] > 500)
     if found and tc.threadIdx.x == 0:
@@ -47,7 +47,7 @@ def two_blocks_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped(32, lambda x: np.stack([x + b * (np.arange(32) >= 16) for b in range(4)]).astype(np.int32)),
     race("out[0 if"),
 )
-def first_values_agree(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def first_values_agree(x, out, mistake: tc.Const):
     """Blocks write the same to the first half of what they share, and not to the second half."""
     i = tc.threadIdx.x
     block = tc.blockIdx.x if i >= 16 else 0
@@ -55,7 +55,7 @@ def first_values_agree(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(3, 32, mapped(96, lambda x: x + np.roll(x, -1)), race("value = x", "x[i] ="))
-def stencil_over_blocks(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def stencil_over_blocks(x, out, mistake: tc.Const):
     """Many blocks: a barrier of the block protects its inside, not the halo."""
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     n = x.shape[0]
@@ -68,7 +68,7 @@ def stencil_over_blocks(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(3, 32, mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])), race("out[0, i]", "next = out"))
-def halo_of_the_neighbour_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def halo_of_the_neighbour_block(x, out, mistake: tc.Const):
     """Each block doubles its part, then reads one element of the next part."""
     i = tc.blockIdx.x * 32 + tc.threadIdx.x
     out[0, i] = 2 * x[i]
@@ -86,7 +86,7 @@ def halo_of_the_neighbour_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped(64, lambda x: np.stack([x, x[::-1]])),
     {"no barrier": race("out[0, t]", "out[1, t]"), "syncwarp for a barrier": race("out[0, t]", "out[1, t]")},
 )
-def exchange_inside_a_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def exchange_inside_a_block(x, out, mistake: tc.Const):
     """Through global memory."""
     t = tc.threadIdx.x
     out[0, t] = x[t]
@@ -100,7 +100,7 @@ def exchange_inside_a_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
 @planted(
     1, 32, mapped(32, lambda x: np.stack([x, x[np.arange(32) ^ 1]])), race("out[0, lane]", "out[1, lane]")
 )
-def exchange_inside_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def exchange_inside_a_warp(x, out, mistake: tc.Const):
     lane = tc.lane_id()
     out[0, lane] = x[lane]
     if not mistake:
@@ -113,7 +113,7 @@ def packed(x):
 
 
 @planted(4, 32, mapped((4, 32), packed), race("words.store"))
-def bytes_in_words(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def bytes_in_words(x, out, mistake: tc.Const):
     """Each of four blocks owns one byte of every word; the mistake rewrites the whole word."""
     words = out.at(tc.threadIdx.x)
     value = (x[tc.blockIdx.x, tc.threadIdx.x] % 256).to(tc.u32)
@@ -127,7 +127,7 @@ def bytes_in_words(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(4, 32, mapped((4, 32), lambda x: x.sum(axis=0).astype(np.int32)), race("out[t] +="))
-def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def split_k_without_atomics(x, out, mistake: tc.Const):
     """Blocks add their parts of a sum to one row."""
     t = tc.threadIdx.x
     if mistake:
@@ -137,14 +137,14 @@ def split_k_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(4, 32, mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)), race("tc.emit"))
-def atomics_of_narrow_scope(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def atomics_of_narrow_scope(x, out, mistake: tc.Const):
     """Atomics of cta scope are atomic among the threads of one block only."""
     scope = "cta" if mistake else "gpu"
     tc.emit(f"atom.relaxed.{scope}.global.add.s32", out.at(0), x[tc.blockIdx.x, tc.threadIdx.x])
 
 
 @planted(4, 32, mapped((4, 32), lambda x: x.max(keepdims=True)[0]), race("if out[0]", "tc.reduce #1"))
-def plain_maximum_among_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def plain_maximum_among_atomics(x, out, mistake: tc.Const):
     """A plain look before the atomic saves traffic, and is a race with other blocks' atomics."""
     value = x[tc.blockIdx.x, tc.threadIdx.x]
     if mistake:
@@ -181,7 +181,7 @@ def handed_over(draw):
         "plain flag": race("store(raises #2", "while load"),
     },
 )
-def flag_between_blocks(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def flag_between_blocks(x, out, data, flags, mistake: tc.Const):
     """Block 0 hands a row to block 1."""
     raises = {
         "relaxed store": ".relaxed.gpu",
@@ -220,7 +220,7 @@ def flag_between_blocks(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Ar
         ("none before the store", "none after the load", "fence of cta scope"), race("data[t] =", "out[t] =")
     ),
 )
-def fences_around_a_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def fences_around_a_flag(x, out, data, flags, mistake: tc.Const):
     """A volatile flag between fences."""
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
@@ -253,7 +253,7 @@ def chained(draw):
 
 
 @planted(4, 32, chained, race("data[b, t]", "total +="))
-def chain_with_a_wrong_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def chain_with_a_wrong_flag(x, out, data, flags, mistake: tc.Const):
     """Block b adds its row to that of block b - 1. The mistake waits for the flag of block 0."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     total = x[b, t]
@@ -289,7 +289,7 @@ def added_by_the_last(draw):
         race("data[b, t]", "total +="),
     ),
 )
-def last_block_adds(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def last_block_adds(x, out, data, flags, mistake: tc.Const):
     """Each block stores a partial sum, and the last one to draw a ticket adds them."""
     last = tc.shared(1, tc.s32)
     t, b = tc.threadIdx.x, tc.blockIdx.x
@@ -330,7 +330,7 @@ def exchanged(draw):
         ("no release", "no acquire", "no barrier before", "no barrier after"), race("data[b, t]", "out[b, t]")
     ),
 )
-def barrier_of_the_grid(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const):
+def barrier_of_the_grid(x, out, data, flags, mistake: tc.Const):
     """All blocks meet at a counter."""
     t, b, blocks = tc.threadIdx.x, tc.blockIdx.x, tc.gridDim.x
     data[b, t] = 5 * x[b, t]
@@ -365,7 +365,7 @@ def locked_sum(draw):
         "cta scope": race("taken = tc.emit"),
     },
 )
-def lock_between_blocks(x: tc.Array, out: tc.Array, lock: tc.Array, mistake: tc.Const):
+def lock_between_blocks(x, out, lock, mistake: tc.Const):
     scope = "cta" if mistake == "cta scope" else "gpu"
     take = f"{'relaxed' if mistake == 'taken relaxed' else 'acquire'}.{scope}"
     if tc.threadIdx.x == 0:
@@ -391,7 +391,7 @@ def published(draw):
 
 
 @planted(2, 32, published, race('tc.emit("st.relaxed.gpu.global.b32", half, low)', "seen = tc.emit"))
-def torn_words(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
+def torn_words(x, out, data, mistake: tc.Const):
     """A 64-bit word is published by relaxed stores; the mistake uses two of 32 bits."""
     if tc.blockIdx.x == 0:
         if tc.threadIdx.x == 0:
@@ -419,7 +419,7 @@ def read_back(draw):
 
 
 @planted(1, 64, read_back, race("data[t] =", "out[t] ="), *_RACE_OF_PROXIES)
-def read_only_path(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
+def read_only_path(x, out, data, mistake: tc.Const):
     """ld.nc of what the launch writes: no barrier makes the cache forget."""
     t = tc.threadIdx.x
     data[t] = 2 * x[t]
@@ -428,9 +428,7 @@ def read_only_path(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const
 
 
 @planted(2, 64, handed_over, race("data[t] =", "out[t] ="), *_RACE_OF_PROXIES)
-def read_only_path_after_a_flag(
-    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const
-):
+def read_only_path_after_a_flag(x, out, data, flags, mistake: tc.Const):
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
         data[t] = 3 * x[t]
@@ -450,7 +448,7 @@ def read_only_path_after_a_flag(
     {"no proxy fence": error("BULK_LOAD"), "no barrier": race("data[t] =", "BULK_LOAD")},
     *_RACE_OF_PROXIES,
 )
-def bulk_load_of_plain_stores(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
+def bulk_load_of_plain_stores(x, out, data, mistake: tc.Const):
     """The block writes a row and reads it back by a bulk copy."""
     tile, bar = tc.shared(64, tc.s32, align=128), tc.mbarriers(1)[0]
     t = tc.threadIdx.x
@@ -472,7 +470,7 @@ def bulk_load_of_plain_stores(x: tc.Array, out: tc.Array, data: tc.Array, mistak
 
 
 @planted(1, 64, read_back, race("tc.emit", "out[t] ="), *_RACE_OF_PROXIES)
-def bulk_store_is_read_back(x: tc.Array, out: tc.Array, data: tc.Array, mistake: tc.Const):
+def bulk_store_is_read_back(x, out, data, mistake: tc.Const):
     """A bulk store must be complete, not only done reading, before its target is loaded."""
     tile = tc.shared(64, tc.s32, align=128)
     t = tc.threadIdx.x
@@ -485,6 +483,3 @@ def bulk_store_is_read_back(x: tc.Array, out: tc.Array, data: tc.Array, mistake:
         tc.tma_store_wait(0, read=bool(mistake))
     tc.barrier()
     out[t] = data[63 - t]
-
-
-_RACE_OF_PROXIES = (Race, EmulationError)

@@ -78,7 +78,7 @@ def sums(draw: np.random.Generator) -> Arguments:
         "lane 0 fences before the lanes meet": error("tc.tma_load"),
     },
 )
-def ring(a: tc.Array, out: tc.Array, mistake: tc.Const):
+def ring(a, out, mistake: tc.Const):
     """Warp 0 brings lines of 64 words by TMA; warps 1 and 2 add them up by ordinary loads."""
     tc.launch_bounds(96)
     stages = 3
@@ -162,7 +162,7 @@ def two_sums(draw: np.random.Generator) -> Arguments:
         "even lanes arrive for all": race("tile[slot, 0, t64]", "total +="),
     },
 )
-def ring_of_threads(a: tc.Array, out: tc.Array, mistake: tc.Const):
+def ring_of_threads(a, out, mistake: tc.Const):
     """Warps 0 and 1 store lines to a ring, warps 2 and 3 add them up; every thread arrives."""
     tc.launch_bounds(128)
     stages = 2
@@ -219,7 +219,7 @@ def long_sums(draw: np.random.Generator) -> Arguments:
         "loads not fenced before the release": error("tc.emit"),
     },
 )
-def ring_of_a_group(a: tc.Array, out: tc.Array, mistake: tc.Const):
+def ring_of_a_group(a, out, mistake: tc.Const):
     """Bulk copies bring lines; warps 1 to 4 read them, meet, and one thread releases for all."""
     tc.launch_bounds(160)
     stages = 2
@@ -297,7 +297,7 @@ def five_lines(draw: np.random.Generator) -> Arguments:
         ),
     },
 )
-def bulk_stores(d: tc.Array, mistake: tc.Const):
+def bulk_stores(d, mistake: tc.Const):
     """64 threads write lines to two buffers in turn, and thread 0 stores them by TMA."""
     tc.launch_bounds(64)
     map = tc.tensor_map(d, (1, 64))
@@ -360,7 +360,7 @@ def one_line(draw: np.random.Generator) -> Arguments:
         "added atomically": race("tc.tma_store(map", "tc.reduce"),
     },
 )
-def read_back(d: tc.Array, out: tc.Array, mistake: tc.Const):
+def read_back(d, out, mistake: tc.Const):
     """Thread 0 stores a line by TMA; when it has landed, all threads read it in global memory."""
     tc.launch_bounds(64)
     map = tc.tensor_map(d, (1, 64))
@@ -431,7 +431,7 @@ def falling_line(draw: np.random.Generator) -> Arguments:
         "overwritten in flight": race("a[0, 63 - t] #2", "tc.tma_load"),
     },
 )
-def written_then_loaded(a: tc.Array, out: tc.Array, mistake: tc.Const):
+def written_then_loaded(a, out, mistake: tc.Const):
     """All threads write a line of global memory, and a bulk copy or TMA brings it back."""
     tc.launch_bounds(64)
     map = tc.tensor_map(a, (1, 64))
@@ -486,7 +486,7 @@ def sum_of_lines(draw: np.random.Generator) -> Arguments:
         "exit in flight": error("tile.at(warp, 0)"),
     },
 )
-def sums_in_bulk(d: tc.Array, mistake: tc.Const):
+def sums_in_bulk(d, mistake: tc.Const):
     """Two warps of each block add a line of 32 words to the same line of global memory, in bulk."""
     tc.launch_bounds(64)
     tile = tc.shared((2, 32), tc.s32, align=128)
@@ -546,7 +546,7 @@ def a_line(draw: np.random.Generator) -> Arguments:
         "its memory used as data": error('tc.emit("st.shared.b64"'),
     },
 )
-def initialised(a: tc.Array, out: tc.Array, mistake: tc.Const):
+def initialised(a, out, mistake: tc.Const):
     """One load, whose mbarrier somebody must have initialised; two warps wait for it."""
     tc.launch_bounds(64)
     map = tc.tensor_map(a, (1, 64))
@@ -628,7 +628,7 @@ def a_box(draw: np.random.Generator) -> Arguments:
         "store from 16 bytes on": error('tc.emit("cp.async.bulk'),
     },
 )
-def places(a: tc.Array, out: tc.Array, d: tc.Array, mistake: tc.Const):
+def places(a, out, d, mistake: tc.Const):
     """Loads a box of 4 x 32 of a, and stores it to d."""
     tc.launch_bounds(128)
     map, map_d = tc.tensor_map(a, (4, 32)), tc.tensor_map(d, (4, 32))
@@ -709,7 +709,7 @@ def four_turns(draw: np.random.Generator) -> Arguments:
         "predicate leaves lanes out": race("data[31 - lane]", "total +="),
     },
 )
-def passed_by(out: tc.Array, mistake: tc.Const):
+def passed_by(out, mistake: tc.Const):
     """Warp 1 works through phases, warp 0 waits for each of them, and answers."""
     tc.launch_bounds(64)
     there, back = tc.mbarriers(2)[0], tc.mbarriers(2)[1]
@@ -760,7 +760,7 @@ def folded_sums(draw: np.random.Generator) -> Arguments:
         "scratch read by its own warp alone": race("tile[0, warp - 1", "out[lane]"),
     },
 )
-def unusual_ring(a: tc.Array, out: tc.Array, mistake: tc.Const):
+def unusual_ring(a, out, mistake: tc.Const):
     """Correct in ways that are seldom seen: waits by polling, by one lane for its warp; a copy
     before its bytes are expected; barriers that end, and tiles that become ordinary memory."""
     tc.launch_bounds(96)

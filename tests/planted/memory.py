@@ -20,7 +20,7 @@ planted = Planted(OutOfBounds, EmulationError)
     mapped(32, lambda x: np.roll(x, -1)),
     {"behind the end": error("value = x[t + 1]"), "before the start": error("value = x[t - 1]")},
 )
-def off_by_one(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def off_by_one(x, out, mistake: tc.Const):
     t = tc.threadIdx.x
     if mistake == "behind the end":
         value = x[t + 1]
@@ -61,7 +61,7 @@ def last_rows(draw):
         "uninitialised": error("fragment ="),
     },
 )
-def matrix_beyond_the_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def matrix_beyond_the_tile(x, out, mistake: tc.Const):
     """ldmatrix of rows that the tile does not have, or has not been given."""
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tile, behind = tc.shared((32, 16), tc.f16), tc.shared((32, 16), tc.f16)
@@ -93,7 +93,7 @@ def square(draw):
 
 
 @planted(1, 64, mapped(64, lambda x: x[::-1]), error("second ="), shared_bytes=512)
-def dynamic_tiles_overlap(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def dynamic_tiles_overlap(x, out, mistake: tc.Const):
     """Offsets are in bytes; the mistake counts elements, so that the second tile begins in the first."""
     first = tc.dynamic_shared(64, tc.s32)
     second = tc.dynamic_shared(64, tc.s32, offset=64 if mistake else 256)
@@ -122,7 +122,7 @@ def _halo(x):
     },
     Uninitialised,
 )
-def never_written(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def never_written(x, out, mistake: tc.Const):
     tile = tc.shared(66, tc.s32)
     t = tc.threadIdx.x
     if mistake == "one warp":
@@ -160,7 +160,7 @@ def never_written(x: tc.Array, out: tc.Array, mistake: tc.Const):
     },
     Misaligned,
 )
-def misaligned(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def misaligned(x, out, mistake: tc.Const):
     tile = tc.shared(80, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]

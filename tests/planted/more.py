@@ -27,7 +27,7 @@ MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
         "small tile": error("out[0, t] = library"),
     },
 )
-def sums_by_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def sums_by_a_library(x, out, mistake: tc.Const):
     tile = tc.shared(32 if mistake == "small tile" else 64, tc.s32)
     t = tc.threadIdx.x
     if mistake == "a warp stays away":
@@ -47,7 +47,7 @@ def sums_by_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped(64, lambda x: x[::-1].copy()),
     {"no barrier": race("tile[place]", "return tile"), "index": error("tile[place]")},
 )
-def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def helpers_of_its_own(x, out, mistake: tc.Const):
     """A function in the kernel."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -81,7 +81,7 @@ def locked(draw):
         "never given back": error("library.lock"),
     },
 )
-def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.Const):
+def guarded_by_a_lock(x, out, flags, mistake: tc.Const):
     """Blocks add to one place under a lock."""
     if tc.threadIdx.x == 0:
         if mistake != "not taken" or tc.blockIdx.x > 0:
@@ -102,7 +102,7 @@ def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.C
     mapped((16, 16), lambda x: x.T.copy()),
     {"no barrier": race("tile[row", "out[row, col]"), "y for x": race("tile[row")},
 )
-def square_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def square_block(x, out, mistake: tc.Const):
     """Blocks of 16 x 16 transpose a tile."""
     tile = tc.shared((16, 16), tc.s32)
     col, row = tc.threadIdx.x, tc.threadIdx.y
@@ -123,7 +123,7 @@ def square_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
         "stride": error("value ="),
     },
 )
-def odd_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def odd_block(x, out, mistake: tc.Const):
     """48 threads, which count as 64 at a barrier."""
     tile = tc.shared(96, tc.s32)
     t = tc.threadIdx.x
@@ -146,7 +146,7 @@ def odd_block(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32)),
     {"barrier in even turns": race("tile[i % 2, t]", "total +=")},
 )
-def turns_known_at_compile_time(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def turns_known_at_compile_time(x, out, mistake: tc.Const):
     """Two buffers in unrolled turns."""
     tile = tc.shared((2, 64), tc.s32)
     t, total = tc.threadIdx.x, 0
@@ -176,7 +176,7 @@ def some_bytes(draw):
         "alignment": error("out[t] = tile.at"),
     },
 )
-def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def bytes_of_a_word(x, out, mistake: tc.Const):
     """Each thread has a byte of its own, which is no race."""
     tile = tc.shared(68, tc.s8, align=16)
     t = tc.threadIdx.x
@@ -200,7 +200,7 @@ def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped((8, 24), lambda x: x[:, 8:16].copy()),
     {"column": error("value ="), "row": error("value ="), "overlap": race("target[row, col]")},
 )
-def views_of_views(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def views_of_views(x, out, mistake: tc.Const):
     """A row of a half of a matrix."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     half = x[4 * b : 4 * b + 4, :]
@@ -223,7 +223,7 @@ def turned(draw):
     turned,
     {"transposed": error("out[row, col] = x[col + 4, row]"), "before the first": error("else row")},
 )
-def reversed_and_transposed(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def reversed_and_transposed(x, out, mistake: tc.Const):
     """x is a transposed, reversed view of the caller's."""
     row, col = tc.threadIdx.x // 8, tc.threadIdx.x % 8
     if mistake == "transposed":
@@ -239,7 +239,7 @@ def shifted(draw):
 
 
 @planted(2, 32, shifted, race("out[32 * b + t]"))
-def the_same_memory_twice(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def the_same_memory_twice(x, out, mistake: tc.Const):
     """Both arguments are views of one array: out begins 32 elements behind x. The mistake reads what
     another block writes."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
@@ -260,7 +260,7 @@ def halves(draw):
 
 
 @planted(1, 128, halves, {"no barrier": race("else row", "out.at"), "row": error("else row")})
-def swizzled_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def swizzled_tile(x, out, mistake: tc.Const):
     """Rows of 64 bf16 with a swizzle, half a row for each thread."""
     tile = tc.shared((64, 64), tc.bf16, swizzle=128)
     t = tc.threadIdx.x
@@ -284,7 +284,7 @@ def folded(x):
     {"no barrier": race("value =", "third[t //"), "end": error("value =")},
     shared_bytes=512,
 )
-def dynamic_tiles(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def dynamic_tiles(x, out, mistake: tc.Const):
     """Three tiles of dynamic memory; the third takes the place of the first, on purpose."""
     first = tc.dynamic_shared(64, tc.s32)
     second = tc.dynamic_shared(64, tc.s32, offset=256)
@@ -314,7 +314,7 @@ def dynamic_tiles(x: tc.Array, out: tc.Array, mistake: tc.Const):
         "half of the threads": error("out[place"),
     },
 )
-def copied_tile(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def copied_tile(x, out, mistake: tc.Const):
     """copy_tile to shared memory and back."""
     tc.launch_bounds(64)
     tile = tc.shared((16, 16), tc.s32)
@@ -349,7 +349,7 @@ def fragments(draw):
         "one tile": race("tc.stmatrix", "out[warp"),
     },
 )
-def stored_fragment(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def stored_fragment(x, out, mistake: tc.Const):
     """A fragment by way of shared memory."""
     tile = tc.shared((2, 16, 16), tc.f16)
     t, warp = tc.lane_id(), tc.warp_id()
@@ -381,7 +381,7 @@ def one_fragment(draw):
         "lanes": error("values = #1"),
     },
 )
-def read_by_ldmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def read_by_ldmatrix(x, out, mistake: tc.Const):
     tile = tc.shared((16, 16), tc.f16)
     t = tc.threadIdx.x
     for i in tc.static_range(4):
@@ -419,7 +419,7 @@ def boxes(draw):
         "outside": error("tc.tma_load"),
     },
 )
-def box_of_rank_three(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def box_of_rank_three(x, out, mistake: tc.Const):
     map = tc.tensor_map(x, (2, 4, 8))
     tile = tc.shared((2, 4, 8), tc.s32, align=128)
     bar = tc.mbarriers(1)[0]
@@ -449,7 +449,7 @@ def box_of_rank_three(x: tc.Array, out: tc.Array, mistake: tc.Const):
         "stores for sums": race("tc.tma_store(map"),
     },
 )
-def line_of_rank_one(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def line_of_rank_one(x, out, mistake: tc.Const):
     """Blocks add lines to `out` in bulk."""
     map = tc.tensor_map(out, (64,))
     tile = tc.shared(64, tc.s32, align=128)
@@ -477,7 +477,7 @@ def line_of_rank_one(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped((2, 32), lambda x: x + x[:, :1]),
     {"part of the warp": error("if tc.elect #1"), "no syncwarp": race("tile[warp] = #2", "out[warp, t]")},
 )
-def elected_lane(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def elected_lane(x, out, mistake: tc.Const):
     tile = tc.shared(2, tc.s32)
     t, warp = tc.lane_id(), tc.warp_id()
     if mistake == "part of the warp":
@@ -501,7 +501,7 @@ same = lambda x: x.copy()  # noqa: E731
     mapped(128, same),
     {"one warp": error("tc.setmaxnreg #1"), "half a warp": error("tc.setmaxnreg #2")},
 )
-def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def registers_of_a_part(x, out, mistake: tc.Const):
     """setmaxnreg."""
     tc.launch_bounds(128)
     t = tc.threadIdx.x
@@ -525,7 +525,7 @@ def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped(64, lambda x: np.array([x.sum(), 0, 0], np.int32)),
     {"cta scope": race("tc.emit"), "half a word": race("out.at(0).as_type", "tc.reduce #1")},
 )
-def counters(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def counters(x, out, mistake: tc.Const):
     """Sums by atomics of all blocks."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if mistake == "cta scope":
@@ -551,7 +551,7 @@ def halvings(x):
     mapped(32, halvings),
     {"step": error("while value < 2.0"), "equality": error("while value !="), "NaN": error("while not")},
 )
-def loops_of_floats(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def loops_of_floats(x, out, mistake: tc.Const):
     t = tc.threadIdx.x
     value = x[t].to(tc.f32)
     count = 0

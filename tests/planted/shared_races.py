@@ -18,7 +18,7 @@ _reverse, _total = (
 
 
 @planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
-def missing_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def missing_barrier(x, out, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
@@ -28,7 +28,7 @@ def missing_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, _total, race("tile[t] =", "total +="))
-def overwrites_in_the_next_turn(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def overwrites_in_the_next_turn(x, out, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     total = 0
@@ -42,7 +42,7 @@ def overwrites_in_the_next_turn(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, _reverse, race("tile[t] = #2", "out[t] ="))
-def one_arm_writes_behind_the_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def one_arm_writes_behind_the_barrier(x, out, mistake: tc.Const):
     """Each arm has a barrier; in one of them it comes before the store."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -59,7 +59,7 @@ def one_arm_writes_behind_the_barrier(x: tc.Array, out: tc.Array, mistake: tc.Co
 
 
 @planted(1, 128, mapped(128, lambda x: np.roll(x, -32)), race("tile[t] =", "out[t] ="))
-def named_barrier_of_half_the_warps(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def named_barrier_of_half_the_warps(x, out, mistake: tc.Const):
     """Pairs of warps have barriers of their own, but the data go around all four warps."""
     tile = tc.shared(128, tc.s32)
     t = tc.threadIdx.x
@@ -80,7 +80,7 @@ def named_barrier_of_half_the_warps(x: tc.Array, out: tc.Array, mistake: tc.Cons
         "reported before the store": race("slots[i % 2, lane]", "total +="),
     },
 )
-def ring_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def ring_of_named_barriers(x, out, mistake: tc.Const):
     """Two slots; barriers 1 and 2 say that one is full, 3 and 4 that it is empty."""
     slots = tc.shared((2, 32), tc.s32)
     lane, turns = tc.lane_id(), x.shape[0]
@@ -110,7 +110,7 @@ def ring_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const):
 @planted(
     1, 64, mapped(64, lambda x: np.bincount(x % 16, minlength=16).astype(np.int32)), race("bins[x[t] % 16]")
 )
-def histogram_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def histogram_without_atomics(x, out, mistake: tc.Const):
     bins = tc.shared(16, tc.s32)
     t = tc.threadIdx.x
     if t < 16:
@@ -134,7 +134,7 @@ def histogram_without_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const):
         "no barrier before the load": race("tc.reduce", "out[t] ="),
     },
 )
-def counter_without_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def counter_without_barriers(x, out, mistake: tc.Const):
     """A counter that is zeroed by a plain store, raised by atomics and read by a plain load."""
     count = tc.shared(1, tc.s32)
     t = tc.threadIdx.x
@@ -161,7 +161,7 @@ _reverse32 = mapped(32, lambda x: x[::-1])
         race("data[lane]", "out[lane]"),
     ),
 )
-def flag_without_release(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def flag_without_release(x, out, mistake: tc.Const):
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.u32)
     lane = tc.lane_id()
     if tc.threadIdx.x == 0:
@@ -190,7 +190,7 @@ def flag_without_release(x: tc.Array, out: tc.Array, mistake: tc.Const):
         "none after the load": race("data[lane]", "out[lane]"),
     },
 )
-def flag_without_fence(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def flag_without_fence(x, out, mistake: tc.Const):
     """A volatile flag with fences."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.u32)
     lane = tc.lane_id()
@@ -213,7 +213,7 @@ def flag_without_fence(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, mapped(32, lambda x: np.full(32, x[0], np.int32)), race("flag[0] = x", "seen = tc.emit"))
-def plain_flag(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def plain_flag(x, out, mistake: tc.Const):
     """The flag itself is stored without `volatile`, which races with the loop that polls it."""
     flag = tc.shared(1, tc.u32)
     lane = tc.lane_id()
@@ -239,7 +239,7 @@ def plain_flag(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped(128, lambda x: np.full(128, x[::32].sum(), np.int32)),
     {"taken relaxed": race("total[0] +="), "given back relaxed": race("total[0] +=")},
 )
-def spin_lock(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def spin_lock(x, out, mistake: tc.Const):
     lock, total = tc.shared(1, tc.u32), tc.shared(1, tc.s32)
     if tc.threadIdx.x == 0:
         lock[0] = 0
@@ -258,7 +258,7 @@ def spin_lock(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 128, mapped(128, lambda x: np.full(128, x.sum(), np.int32)), race("sums[0 if"))
-def writes_of_different_values(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def writes_of_different_values(x, out, mistake: tc.Const):
     """One thread of each warp stores the warp's sum, into one word or into one for each warp."""
     sums = tc.shared(4, tc.s32)
     total = tc.redux("add", x[tc.threadIdx.x])
@@ -272,7 +272,7 @@ def writes_of_different_values(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 128, mapped(128, lambda x: x), race("flags[0 if"), RaceWarning)
-def writes_of_the_same_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def writes_of_the_same_value(x, out, mistake: tc.Const):
     """One thread of each warp writes that it was there."""
     flags = tc.shared(4, tc.s32)
     if tc.threadIdx.x < 4:
@@ -285,7 +285,7 @@ def writes_of_the_same_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 128, mapped(128, lambda x: x % 256), race("place.as_type"))
-def bytes_beside_each_other(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def bytes_beside_each_other(x, out, mistake: tc.Const):
     """Each thread stores a byte; the mistake stores two, and so the neighbour's, too."""
     bytes = tc.shared(128, tc.u8)
     t = tc.threadIdx.x
@@ -306,7 +306,7 @@ def _overlapped(x):
 
 
 @planted(1, 64, mapped(128, _overlapped), race("tile.at(4", "tile[4 * lane + 3]"))
-def vectors_overlap_in_part(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def vectors_overlap_in_part(x, out, mistake: tc.Const):
     """Warp 0 stores vectors of four; warp 1 corrects one element, which may be part of one."""
     tile = tc.shared(128, tc.s32)
     lane = tc.lane_id()
@@ -323,7 +323,7 @@ def vectors_overlap_in_part(x: tc.Array, out: tc.Array, mistake: tc.Const):
 @planted(
     1, (16, 8), mapped((8, 16), lambda x: np.roll(x, -1, axis=0)), race("tile[row, col]", "out[row, col]")
 )
-def neighbour_rows_of_a_plane(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def neighbour_rows_of_a_plane(x, out, mistake: tc.Const):
     """A block of 16 x 8 threads, of which a warp has two rows: half of the reads stay in it."""
     tile = tc.shared((8, 16), tc.s32)
     row, col = tc.threadIdx.y, tc.threadIdx.x
@@ -336,7 +336,7 @@ def neighbour_rows_of_a_plane(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
-def vote_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def vote_instead_of_a_barrier(x, out, mistake: tc.Const):
     """A reducing barrier orders the whole block, a vote nothing but its warp."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -349,7 +349,7 @@ def vote_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
-def fence_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def fence_instead_of_a_barrier(x, out, mistake: tc.Const):
     """A fence waits for nobody."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -366,7 +366,7 @@ def fence_instead_of_a_barrier(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped(64, lambda x: np.where(np.arange(64) < 32, 0, 5).astype(np.int32)),
     race("tile.at(t)", "out[t] ="),
 )
-def predicated_store(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def predicated_store(x, out, mistake: tc.Const):
     """Only warp 1 stores, by predicate; the barrier is missing all the same."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -379,7 +379,7 @@ def predicated_store(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 128, mapped(32, lambda x: np.tile(x[::-1], (3, 1))), race("tile[lane]", "out[warp"))
-def specialised_warps(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def specialised_warps(x, out, mistake: tc.Const):
     """Warps 1 to 3 wait for warp 0 at a barrier of 128; the mistake lets warp 3 wait for nothing."""
     tile = tc.shared(32, tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
@@ -396,7 +396,7 @@ def specialised_warps(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 64, _reverse32, race("halves[0]", "out[lane]"))
-def wide_values_in_halves(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def wide_values_in_halves(x, out, mistake: tc.Const):
     """Warp 0 writes a 64-bit value as two words with nothing to say when; warp 1 reads it whole."""
     pairs = tc.shared(32, tc.s64)
     lane = tc.lane_id()

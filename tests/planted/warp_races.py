@@ -12,7 +12,7 @@ planted = Planted(Race)
 
 
 @planted(1, 32, mapped(32, lambda x: np.roll(x, -1)), race("tile[lane]", "out[lane]"))
-def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def neighbour_without_syncwarp(x, out, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[lane]
@@ -27,7 +27,7 @@ def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, mistake: tc.Const):
     mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]),
     race("value =", "tile[lane] = x[1, lane]"),
 )
-def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def overwritten_before_the_neighbour_has_read(x, out, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[0, lane]
@@ -46,7 +46,7 @@ def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, mistak
     mapped(32, lambda x: np.roll(x, -1)),
     dict.fromkeys(("shfl", "vote", "redux", "match", "mma"), race("tile[lane]", "out[lane]")),
 )
-def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def neighbour_after_a_collective(x, out, mistake: tc.Const):
     """Lanes execute one instruction together, which orders no memory: 1 to 5, one of each kind."""
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tile = tc.shared(32, tc.s32)
@@ -71,7 +71,7 @@ def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x), race("tile[lane // 2"))
-def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def two_lanes_write_one_place(x, out, mistake: tc.Const):
     """In one instruction: which value stays is not defined."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -83,7 +83,7 @@ def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x + 3), race("tile[lane // 2 if mistake else lane] = 3"), RaceWarning)
-def two_lanes_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def two_lanes_write_one_value(x, out, mistake: tc.Const):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane // 2 if mistake else lane] = 3
@@ -92,7 +92,7 @@ def two_lanes_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 16]), race("tile[lane]", "out[lane]"))
-def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def mask_of_half_the_lanes(x, out, mistake: tc.Const):
     """Each half synchronises by itself, but the data cross between the halves."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -108,7 +108,7 @@ def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: x[15::-1]), race("tile[lane] #1", "out[lane - 16] #1"))
-def arms_of_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def arms_of_a_branch(x, out, mistake: tc.Const):
     """Lower lanes write, upper lanes read in the other arm."""
     tile = tc.shared(16, tc.s32)
     lane = tc.lane_id()
@@ -131,7 +131,7 @@ def _signed_pairs(x):
 
 
 @planted(1, 32, mapped(32, _signed_pairs), race("tile[lane] = -x", "out[lane]"))
-def after_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def after_a_branch(x, out, mistake: tc.Const):
     """Lanes meet again after the branch, but meeting orders nothing."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -145,7 +145,7 @@ def after_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)), race("tile[0] =", "tile[0 if"))
-def arms_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def arms_write_one_place(x, out, mistake: tc.Const):
     tile = tc.shared(2, tc.s32)
     lane = tc.lane_id()
     if lane < 2:
@@ -165,7 +165,7 @@ _sum = mapped(64, lambda x: x.sum(keepdims=True).astype(np.int32))
 
 
 @planted(1, 64, _sum, race("tile[t] +="))
-def last_steps_of_a_tree(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def last_steps_of_a_tree(x, out, mistake: tc.Const):
     """The warp that is left adds without synchronising, as was usual before Volta."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -188,7 +188,7 @@ _matrix = mapped(32, lambda x: x.reshape(8, 4)[::-1].ravel())
 
 
 @planted(1, 32, _matrix, race("tile.at(lane // 4", "word ="))
-def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def matrix_after_plain_stores(x, out, mistake: tc.Const):
     """ldmatrix reads rows for other lanes, and orders no stores."""
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
@@ -200,7 +200,7 @@ def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const):
 
 
 @planted(1, 32, mapped(32, lambda x: np.full(32, x.sum(), np.int32)), race("tc.reduce", "out[lane]"))
-def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, mistake: tc.Const):
+def atomic_and_a_plain_load(x, out, mistake: tc.Const):
     """All lanes add to one word and look at it at once."""
     word = tc.shared(1, tc.s32)
     lane = tc.lane_id()

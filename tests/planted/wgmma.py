@@ -69,7 +69,7 @@ def operands(rows: int, depth: int, factor: int = 1, **more: Any) -> Any:
         "commit behind the wait": error("d[row, col]"),
     },
 )
-def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
+def product(a, b, d, mistake: tc.Const):
     """D = A B^T in two halves of K; A (64 x 128) and B (16 x 128) come by ordinary stores."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -162,7 +162,7 @@ def by_hand(draw: np.random.Generator) -> Arguments:
         error("acc = mma(acc, left, right"),
     ),
 )
-def described(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
+def described(a, b, d, mistake: tc.Const):
     """D = A B of 64 x 16 x 16 with descriptors by hand: A K-major, B MN-major in atoms of 64."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
@@ -246,7 +246,7 @@ def scaled(draw: np.random.Generator) -> Arguments:
         "scales not fenced before the release": error("tc.emit"),
     },
 )
-def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: tc.Const):
+def pipeline(a, b, scales, d, mistake: tc.Const):
     """D = sum over k of scale[k] A_k B_k^T: a producer warp, two consumer warpgroups, two stages.
 
     The scales of the 16 columns come with each stage, and the consumers read them by ordinary
@@ -333,7 +333,7 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: t
         "staged without a barrier": race("out[row, col]", "d[64 * turn"),
     },
 )
-def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
+def shared_by_groups(a, b, d, mistake: tc.Const):
     """Two warpgroups share B, whose next half overwrites the first one; D goes out by way of A."""
     tc.launch_bounds(256)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -385,7 +385,7 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
         "fenced before it is doubled": error("acc = tc"),
     },
 )
-def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
+def in_place(a, b, d, mistake: tc.Const):
     """TMA brings A and B; the warpgroup doubles A in place by ordinary accesses, then multiplies."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -444,7 +444,7 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const):
         "accumulators read in the loop": error("d[t % 64, 0]"),
     },
 )
-def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, mistake: tc.Const):
+def from_registers(a, b, d, turns: tc.s32, mistake: tc.Const):
     """D = A B^T in steps of 16 of K, A from registers."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32, source="registers")
@@ -497,7 +497,7 @@ def ones(draw: np.random.Generator) -> Arguments:
         "B changed in flight": error("tile_b[t // 2, t % 2]"),
     },
 )
-def sparse(out: tc.Array, turns: tc.s32, mistake: tc.Const):
+def sparse(out, turns: tc.s32, mistake: tc.Const):
     """Products of a sparse A of ones, with metadata that change from turn to turn."""
     tc.launch_bounds(128)
     mma = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
