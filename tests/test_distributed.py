@@ -54,12 +54,14 @@ def test_bits(world, M, N, K, config, dtype):
     """The group keeps its memory for a second launch. All-gather gives the bits of one product."""
     group = VirtualGroup(world)
     with tc.devices(world):
-        for seed in (0, 1):
+        for seed, layout in ((0, "F"), (1, "C")):  # w is contiguous along K, then along N
             x, w = operands(world, M, N, K, True, dtype, seed)
+            w = [one.copy(layout) for one in w]
             found = kernels.all_gather_gemm(x, w, group, config=config)
             expected = [np.float32(np.concatenate(x)) @ np.float32(one) for one in w]
             assert all(np.array_equal(d, e.astype(dtype)) for d, e in zip(found, expected, strict=True))
             x, w = operands(world, M, N, K, False, dtype, seed)
+            w = [one.copy(layout) for one in w]
             sums = reduced(x, w)
             found = kernels.gemm_reduce_scatter(x, w, group, config=config)
             assert all(np.array_equal(d, e) for d, e in zip(found, sums, strict=True))

@@ -36,7 +36,8 @@ def _bits(rank: int) -> None:
     for name in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"):
         for seed, (M, N, K) in enumerate([(256, 128, 192), (512, 264, 136)]):
             x, w = operands(M, N, K, name == "all_gather_gemm", seed)
-            mine = torch.from_numpy(x[rank]).cuda(), torch.from_numpy(w[rank]).cuda()
+            layout = "FC"[seed]  # the weight is contiguous along N, then along K
+            mine = [torch.from_numpy(one).cuda() for one in (x[rank], w[rank].copy(layout))]
             with torch.no_grad():
                 found = [getattr(tcd, name)(*mine).clone() for _ in range(RUNS)]
             assert all(torch.equal(one, found[0]) for one in found)

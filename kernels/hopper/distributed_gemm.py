@@ -47,7 +47,8 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
     swizzle_of,
 )
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
-from tensorcore_dsl.kernels.hopper.pipeline import OperandTiles, make_k_major_tiles, make_pipeline
+from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
+from tensorcore_dsl.kernels.hopper.pipeline import OperandTiles, make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, make_tile_scheduler
 
 PUSHED_ROWS, PUSHED_COLUMNS = 16, 256  # box in which rows of A go to a peer: 8 KB of 16-bit elements
@@ -131,6 +132,12 @@ def row_tiles(array, config: HopperConfig, smem=None):
     return OperandTiles(map, smem, 1, multicast_of(0, config), 0, array.shape[0])
 
 
+def column_tiles(array, config: HopperConfig, traits: HopperTraits):
+    """Make the tiles of W, K x N, contiguous along either axis."""
+    depth = SWIZZLE_BYTES // array.dtype.itemsize
+    return make_tiles(array, 1, traits.b_k_major, 1, config.BN, depth, config)
+
+
 # -- all-gather -------------------------------------------------------------------------------
 
 
@@ -154,7 +161,7 @@ def all_gather_gemm(
     epilogue = make_tma_epilogue(d, config, traits, 1)
     push = make_push(x, gathered, exchange, config)
     local_tiles = row_tiles(x, config)
-    columns = make_k_major_tiles(w, 1, config.BN, local_tiles.smem.shape[-1], config)
+    columns = column_tiles(w, config, traits)
     pipeline = make_pipeline(row_tiles(mine, config, local_tiles.smem), columns, x.shape[1], config)
     scheduler = ring_scheduler(d.shape, config, exchange.rank * exchange.rows, exchange.world)
     run_warpgroups(
@@ -383,7 +390,7 @@ def reduce_products(
     exchange.start()
     mma = select_wgmma(x.dtype, w.dtype, config.BN)
     rows = row_tiles(x, config)
-    columns = make_k_major_tiles(w, 1, config.BN, rows.smem.shape[-1], config)
+    columns = column_tiles(w, config, traits)
     pipeline = make_pipeline(rows, columns, x.shape[1], config)
     shape = x.shape[0], w.shape[1]
     # The right neighbour's rows come first, the rank's own last.

@@ -94,7 +94,7 @@ def all_gather_gemm(
     x : array
         M / world x K, bf16 or f16: this rank's rows. On virtual GPUs, a list of arrays, as all operands.
     w : array
-        K x N, K contiguous: this rank's columns of a weight. Pass a weight stored as N x K as `w.T`.
+        K x N, contiguous along either axis: this rank's columns of a weight. Pass one of N x K as `w.T`.
     group : Group
         `VirtualGroup(world)` inside `with tc.devices(world)`, or that of
         `tensorcore_dsl.torch.distributed.group_of`.
@@ -138,7 +138,7 @@ def gemm_reduce_scatter(
     x : array
         M x K, bf16 or f16: this rank's part of K.
     w : array
-        K x N, K contiguous: this rank's rows of a weight.
+        K x N, contiguous along either axis: this rank's rows of a weight.
     group, epilogue, config : optional
         As for `all_gather_gemm`. The epilogue gets the sums.
     out : array, optional
@@ -251,14 +251,14 @@ def _call(
 def _prepare_gather(
     x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
 ) -> Call:
-    kernel, (rows, K), (_, N), dtype = distributed_gemm.all_gather_gemm, *_operands(x, w, group)
-    M = rows * group.world
-    config = config or _choose(rows, M, N)
+    kernel, (rows, K), N, dtype, k_major = distributed_gemm.all_gather_gemm, *_operands(x, w, group)
+    M, traits = rows * group.world, HopperTraits(epilogue=epilogue, b_k_major=k_major)
+    config = config or _choose(rows, M, N, k_major)
     _check_config(config, rows, dtype)
     _check_result(out, group, (M, N), dtype)
     gathered = _kept(group, ("gathered", M, K, dtype), lambda: group.shared((M, K), dtype))
     counters = _counters(group, (kernel, M, K, N, dtype, config), M // config.BM)
-    launch = _bound(kernel, config, epilogue, (M, N), (*gathered, *counters))
+    launch = _bound(kernel, config, traits, (M, N), (*gathered, *counters))
     return Call(launch, (M, N), dtype)
 
 
@@ -266,9 +266,9 @@ def _prepare_reduce_scatter(
     x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
 ) -> Call:
     kernel = distributed_gemm.gemm_reduce_scatter
-    config, rows, N, dtype, workspace = _reduced(x, w, group, config, kernel)
+    config, traits, (rows, N), dtype, workspace = _reduced(x, w, group, epilogue, config, kernel)
     _check_result(out, group, (rows, N), dtype)
-    launch = _bound(kernel, config, epilogue, (rows * group.world, N), workspace)
+    launch = _bound(kernel, config, traits, (rows * group.world, N), workspace)
     return Call(launch, (rows, N), dtype)
 
 
@@ -276,52 +276,59 @@ def _prepare_all_reduce(
     x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
 ) -> Call:
     kernel = distributed_gemm.gemm_all_reduce
-    config, rows, N, dtype, workspace = _reduced(x, w, group, config, kernel)
+    config, traits, (rows, N), dtype, workspace = _reduced(x, w, group, epilogue, config, kernel)
     M = rows * group.world
     result, out = _kept(group, ("result", M, N, dtype), lambda: group.shared((M, N), dtype))
-    launch = _bound(kernel, config, epilogue, (M, N), workspace)
+    launch = _bound(kernel, config, traits, (M, N), workspace)
     return Call(lambda x, w, _: launch(x, w, result), (M, N), dtype, out)
 
 
 def _reduced(
-    x: Any, w: Any, group: Group, config: HopperConfig | None, kernel: tc.Kernel
-) -> tuple[HopperConfig, int, int, Any, tuple[Any, ...]]:
-    """Configuration, rows of a rank, columns, type, and workspace of a product that is reduced."""
-    (M, K), (_, N), dtype = _operands(x, w, group)
+    x: Any, w: Any, group: Group, epilogue: Any, config: HopperConfig | None, kernel: tc.Kernel
+) -> tuple[HopperConfig, HopperTraits, tuple[int, int], Any, tuple[Any, ...]]:
+    """Configuration, traits, a rank's shape of D, type, and workspace of a product that is reduced."""
+    (M, K), N, dtype, k_major = _operands(x, w, group)
     rows = M // group.world
     if M % group.world:
         raise tc.ArgumentError(f"x has {M} rows; the {group.world} ranks need equal parts of them")
-    config = config or _choose(rows, M, N)
+    config = config or _choose(rows, M, N, k_major)
     _check_config(config, rows, dtype)
     columns = -(-N // config.BN)
     shape = group.world, rows, columns * config.BN
     inbox = _kept(group, ("inbox", shape, dtype), lambda: group.shared(shape, dtype))
     blocks = rows // distributed_gemm.BLOCK * columns
-    return config, rows, N, dtype, (*inbox, *_counters(group, (kernel, M, K, N, dtype, config), blocks))
+    counters = _counters(group, (kernel, M, K, N, dtype, config), blocks)
+    traits = HopperTraits(epilogue=epilogue, b_k_major=k_major)
+    return config, traits, (rows, N), dtype, (*inbox, *counters)
 
 
-def _operands(x: Any, w: Any, group: Group) -> tuple[tuple[int, int], tuple[int, int], Any]:
-    """Shapes of x and w, and their element type."""
+def _operands(x: Any, w: Any, group: Group) -> tuple[tuple[int, int], int, Any, bool]:
+    """Shape of x, columns of w, their element type, and whether w is K-major."""
     operands = described(x=group.of_rank(x), w=group.of_rank(w))
     dtype = check_half_precision(**operands)
     (rows, K), (depth, N) = (check_rank(name, operand, 2) for name, operand in operands.items())
     if depth != K or 0 in (rows, K, N):
         raise tc.ArgumentError(f"the shapes do not fit x (M, K), w (K, N): x {(rows, K)}, w {(depth, N)}")
-    for name, axis in (("x", 1), ("w", 0)):
+    k_major = operands["w"].strides[0] == 1
+    for name, axis, needed in (("x", 1, "K must be its"), ("w", 0 if k_major else 1, "K or N must be its")):
         strides = operands[name].strides
         if strides[axis] != 1 or strides[1 - axis] * dtype.itemsize % 16:
             raise tc.ArgumentError(
-                f"{name} has strides {strides}; K must be its contiguous axis, and the other stride a "
+                f"{name} has strides {strides}; {needed} contiguous axis, and the other stride a "
                 "multiple of 16 bytes: pass a contiguous copy"
             )
     if N * dtype.itemsize % 16 or K * dtype.itemsize % 16:
         raise tc.ArgumentError(f"K and N are multiples of {16 // dtype.itemsize} elements, not {K} and {N}")
-    return (rows, K), (depth, N), dtype
+    return (rows, K), N, dtype, k_major
 
 
-def _choose(rows: int, M: int, N: int) -> HopperConfig:
-    """Choose the tile whose waves take the least time. Only the last one fits every multiple of 64 rows."""
-    fitting = [c for c in TILES if rows % (c.BM * c.cluster_m) == 0] or [*TILES][-1:]
+def _choose(rows: int, M: int, N: int, k_major: bool) -> HopperConfig:
+    """Choose the tile whose waves take the least time. Only the last one fits every multiple of 64 rows.
+
+    N-major tiles are loaded in blocks of 64 columns.
+    """
+    tiles = [c for c in TILES if k_major or c.BN % 64 == 0]
+    fitting = [c for c in tiles if rows % (c.BM * c.cluster_m) == 0] or tiles[-1:]
 
     def time(config: HopperConfig) -> float:
         high = config.BM * config.cluster_m
@@ -370,10 +377,14 @@ def _check_result(out: Any, group: Group, shape: tuple[int, int], dtype: tc.DTyp
 
 
 def _bound(
-    kernel: tc.Kernel, config: HopperConfig, epilogue: Any, shape: tuple[int, int], workspace: tuple[Any, ...]
+    kernel: tc.Kernel,
+    config: HopperConfig,
+    traits: HopperTraits,
+    shape: tuple[int, int],
+    workspace: tuple[Any, ...],
 ) -> Callable[..., None]:
     """Bind the launch on x, w and the result, which may be a PeerArray."""
-    grid, options = grid_size(config, *shape), {"config": config, "traits": HopperTraits(epilogue=epilogue)}
+    grid, options = grid_size(config, *shape), {"config": config, "traits": traits}
     if current_target() == "cpu":
         return lambda x, w, out: kernel[grid, config.threads](x, w, out, *workspace, **options)
     launchers: list[Any] = []

@@ -83,7 +83,8 @@ class ProcessGroup:
     def _multiply(self, product: Callable[..., Any], x: Any, weight: Any, **out: Any) -> Any:
         """Compute product(x, weight.T, self, **out). Each rank emulates all of them on CPU tensors."""
         if x.is_cuda:
-            return product(x.contiguous(), _k_major(weight.t()), self, **out)
+            weight = weight if 1 in weight.stride() else weight.contiguous()
+            return product(x.contiguous(), weight.t(), self, **out)
         xs, weights = (_across_ranks(one, group=self.name).chunk(self.world) for one in (x, weight))
         with tc.devices(self.world):
             return product(xs, [one.t() for one in weights], self._emulated)[self.rank]
@@ -132,11 +133,6 @@ def _name(group: Any) -> str:
         raise tc.ArgumentError("there is no process group; call torch.distributed.init_process_group first")
     name: str = group.group_name
     return name
-
-
-def _k_major(weight: torch.Tensor) -> torch.Tensor:
-    """Return the K x N operand `weight.T` with K contiguous; copy it if necessary."""
-    return weight if weight.stride(0) == 1 else weight.t().contiguous().t()
 
 
 # -- operators --------------------------------------------------------------------------------
