@@ -9,7 +9,7 @@ import pytest
 from twins import Twins
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import Divergence, EmulationError, OperandError, OutOfBounds
+from tensorcore_dsl.errors import EmulationError, OperandError, OutOfBounds
 
 twin = Twins()
 HALF = dict(dtype=np.float16, arch="sm_80")
@@ -287,28 +287,6 @@ def too_many_valid(x, n, bad: tc.Const):
 def negative_valid(x, n, bad: tc.Const):
     tile = tc.shared((32, 4), tc.f32)
     tc.cp_async(tile.at(tc.threadIdx.x, 0), x.at(0, 0), 8, valid=n if bad else n + 1)  # here
-
-
-# -- member masks -----------------------------------------------------------------------------------
-
-
-@twin(Divergence, "lanes of warp 0 that meet name different masks, lane 0 0xffffffff and lane 16 0xffff0000")
-def masks_of_syncwarp(bad: tc.Const):
-    high = tc.u32(0xFFFF0000 if bad else 0xFFFFFFFF)
-    tc.syncwarp(tc.select(tc.lane_id() < 16, tc.u32(0xFFFFFFFF), high))  # here
-
-
-@twin(Divergence, "shfl.sync.bfly.b32: lanes of warp 1 that meet name different masks", block=64)
-def masks_of_a_shuffle(bad: tc.Const):
-    whole = tc.u32(0xFFFFFFFF)
-    low = tc.select((tc.warp_id() == 1) & (tc.lane_id() > 15), whole << (16 if bad else 0), whole)
-    tc.shfl_xor(tc.lane_id(), 1, low)  # here
-
-
-@twin(Divergence, "lane 16 of warp 0 is not in its own mask")
-def masks_without_themselves(bad: tc.Const):
-    low, high = tc.u32(0xFFFF), tc.u32(0xFFFF if bad else 0xFFFF0000)
-    tc.vote("any", tc.lane_id() > 3, tc.select(tc.lane_id() < 16, low, high))  # here
 
 
 @pytest.mark.parametrize("case", twin, ids=str)

@@ -46,7 +46,6 @@ OPERATORS = {
     "max": lambda x, y: max(x, y),
 }
 BITS = ("&", "|", "^")
-EXACT = tuple(o for o in OPERATORS if o != "/")
 
 
 @tc.kernel

@@ -153,18 +153,6 @@ class TestWarps:
         assert report.instructions["and.u32"] == 2 * 2
         assert report.instructions["mul.u32"] == 2
 
-    def test_part_of_a_warp_is_an_error(self):
-        def build(b: Builder, t: Any) -> Any:
-            flag = b.op(LESS, b.op(LANE), 5)
-            with b.when(flag):
-                b.op(VOTE, flag)
-                self.line = b.line
-            return t
-
-        with pytest.raises(Divergence, match=r"lanes 0-4 of warp 0 of block 0 are here") as error:
-            outputs(build)
-        assert line_of(error) == self.line
-
     def test_an_exited_lane_is_missed(self):
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(EQUAL, b.op(LANE), 31)):

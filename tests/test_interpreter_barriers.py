@@ -20,12 +20,11 @@ from kit import (
     TID,
     WARP_ID,
     Builder,
-    line_of,
     pred,
     u64,
 )
 
-from tensorcore_dsl.errors import Deadlock, EmulationError
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.lookup import instruction
 
 UNALIGNED_SYNC = instruction("barrier.sync")
@@ -207,40 +206,8 @@ class TestMistakes:
         ):
             b.run(block=384)
 
-    def test_a_deadlock_lists_who_waits_where(self):
-        b = Builder()
-        with b.when(b.op(LESS, b.op(WARP_ID), 2)) as others:
-            b.op(SYNC_COUNT, 1, 128)
-            one = b.line
-            with b.inside(others):
-                b.op(SYNC_COUNT, 2, 128)
-        with pytest.raises(Deadlock) as error:
-            b.run(block=128, grid=2, workers=1)
-        text = str(error.value)
-        assert line_of(error) == one
-        assert f"blocks 0 to 1 warps 0-1: bar.sync.count at kernel.py:{one}" in text
-        assert f"blocks 0 to 1 warps 2-3: bar.sync.count at kernel.py:{b.line}" in text
-
 
 class TestFairness:
-    def test_a_spinning_warp_lets_the_others_run(self):
-        """Warp 0 polls a flag that warp 1 sets later in the program."""
-        b = Builder(("out", u64), shared=4)
-        t = b.op(TID)
-        with b.when(b.op(EQUAL, t, 0)):
-            b.op(STORE_SHARED, 0, 0)
-        b.op(SYNC, 0)
-        with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as other:
-            waits = b.value(pred)
-            with b.forever(waits) as test, b.inside(test):
-                b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
-            with b.inside(other):
-                b.op(STORE_SHARED, 0, 7)
-        b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(LOAD_SHARED, 0))
-        out = np.zeros(64, np.uint32)
-        b.run(out, block=64)
-        assert set(out) == {7}
-
     def test_a_spinning_warp_does_not_starve_those_a_barrier_released(self):
         """Warp 0 polls; warps 1 and 2 meet at a barrier; warp 1, there first, sets the flag."""
         b = Builder(shared=4)

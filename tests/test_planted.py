@@ -56,16 +56,16 @@ def test_names_are_unique():
 @pytest.fixture(scope="module")
 def overlap():
     """A race of two lines, and its kernel."""
-    case = next(case for _, case in CASES if case.name == "missing_barrier")
+    case = next(case for _, case in CASES if case.name == "exchange_between_warps: nothing")
     (report,) = case.run_bug()
     return report, case.kernel
 
 
-@pytest.mark.parametrize("lines", [race("tile[t]", "out[t]"), race("out[t]", "tile[t]")])
+@pytest.mark.parametrize("lines", [race("tile[t] #1", "out[t]"), race("out[t]", "tile[t] #1")])
 def test_lines_of_a_race_fit_in_either_order(overlap, lines):
     assert lines.fits(*overlap)
 
 
-@pytest.mark.parametrize("lines", [race("out[t]"), race("tile[t]", "tc.shared"), error("tc.shared")])
+@pytest.mark.parametrize("lines", [race("out[t]"), race("tile[t] #1", "tc.shared"), error("tc.shared")])
 def test_other_lines_do_not_fit(overlap, lines):
     assert not lines.fits(*overlap)

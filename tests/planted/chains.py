@@ -32,22 +32,6 @@ def wait_until(semantics, pointer, value):
 # -- barriers -----------------------------------------------------------------------------------
 
 
-@planted(1, 64, mapped(64, lambda x: x[::-1]), race("tile[t] =", "out[t] ="))
-def arrival_orders_one_way(x, out, mistake: tc.Const):
-    """Who arrives without waiting is not ordered behind those that wait."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    tile[t] = x[t]
-    if mistake:
-        if t < 32:
-            tc.barrier_arrive(1, 64)
-        else:
-            tc.barrier(1, 64)
-    else:
-        tc.barrier(1, 64)
-    out[t] = tile[63 - t]
-
-
 @planted(1, 32, mapped(32, lambda x: x[:1]), race("tile[0] =", "out[0] ="))
 def masks_in_a_chain(x, out, mistake: tc.Const):
     """Lanes 0 and 1 synchronise, then 1 and 2; the mistake has the two in the other order."""

@@ -24,9 +24,16 @@ _reverse = mapped(256, lambda x: x[::-1])
     64,
     _reverse,
     {
-        "no wait": error("out[64 * part + t]"),
-        "no commit": error("out[64 * part + t]"),
-        "waits for all but one": error("out[64 * part + t]"),
+        "no wait": error(
+            "out[64 * part + t]",
+            says=r"copy at \S+ \(by thread 63 .* still owns byte .*; wait for the copy first",
+        ),
+        "no commit": error(
+            "out[64 * part + t]", says="in no group yet, so no wait awaits it; tc.cp_async_commit"
+        ),
+        "waits for all but one": error(
+            "out[64 * part + t]", says="`tc.cp_async_wait.* leaves it in flight; 0 is needed"
+        ),
         "no barrier": race("tc.cp_async(", "out[64 * part + t]"),
         "barrier before the wait": race("tc.cp_async(", "out[64 * part + t]"),
         "commit after the wait": error("out[64 * part + t]"),
@@ -129,7 +136,10 @@ def producer_warp(x, out, mistake: tc.Const):
     1,
     64,
     _reverse,
-    {"one warp waits": error("out[64 * part + t]"), "groups differ": error("out[64 * part + t]")},
+    {
+        "one warp waits": error("out[64 * part + t]"),
+        "groups differ": error("out[64 * part + t]", says="by thread 63 of block 0. still owns"),
+    },
 )
 def only_some_wait(x, out, mistake: tc.Const):
     """All copy."""
@@ -225,7 +235,12 @@ def target_is_still_read(x, out, mistake: tc.Const):
         out[4 * lane + j] = 1000 * old[j] + new[j]
 
 
-@planted(1, 64, mapped(256, lambda x: x[:64]), error("tc.cp_async("))
+@planted(
+    1,
+    64,
+    mapped(256, lambda x: x[:64]),
+    error("tc.cp_async(", says="by thread 32 .* an asynchronous copy still owns"),
+)
 def target_of_two_threads(x, out, mistake: tc.Const):
     """Two threads copy to the same 16 bytes."""
     tile = tc.shared(256, tc.s32)

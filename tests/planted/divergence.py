@@ -37,7 +37,12 @@ def barrier_by_predicate(x, out, mistake: tc.Const):
         out[t] = tile[63 - t]
 
 
-@planted(1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), error("out[lane] = tc"))
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: x[np.arange(16) ^ 1]),
+    error("out[lane] = tc", says="lanes 0-15 of warp 0 of block 0 are here; lanes 16-31 have run to the end"),
+)
 def shuffle_of_half_a_warp(x, out, mistake: tc.Const):
     """The mask names all lanes, and half of them are here."""
     lane = tc.lane_id()
@@ -73,7 +78,10 @@ _arms = mapped(32, lambda x: np.concatenate([x[np.arange(16) ^ 3], x[np.arange(1
     1,
     32,
     _arms,
-    {"modes differ": error("tc.shfl_xor(x[lane], 3)"), "masks differ": error("tc.shfl_xor(x[lane], 3)")},
+    {
+        "modes differ": error("tc.shfl_xor(x[lane], 3)", says="; lanes 16-31 wait at "),
+        "masks differ": error("tc.shfl_xor(x[lane], 3)"),
+    },
 )
 def shuffle_in_both_arms(x, out, mistake: tc.Const):
     """Each arm names the whole warp."""
@@ -86,7 +94,16 @@ def shuffle_in_both_arms(x, out, mistake: tc.Const):
         out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFF0000 if mistake else 0xFFFFFFFF)
 
 
-@planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), error("out[lane]"), *PARTIAL)
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: x[np.arange(32) ^ 1]),
+    error(
+        "out[lane]",
+        says="shfl.sync.bfly.b32: lanes of warp 0 that meet name different masks, lane 16 0xffffffff and lane 0 0x0000ffff",
+    ),
+    *PARTIAL,
+)
 def shuffle_with_masks_that_differ(x, out, mistake: tc.Const):
     """All lanes are here, with masks of their own."""
     lane = tc.lane_id()
@@ -94,14 +111,26 @@ def shuffle_with_masks_that_differ(x, out, mistake: tc.Const):
     out[lane] = tc.shfl_xor(x[lane], 1, mask)
 
 
-@planted(1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), error("out[lane]"), *PARTIAL)
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: x[np.arange(32) ^ 1]),
+    error("out[lane]", says="lane 31 of warp 0 is not in its own mask"),
+    *PARTIAL,
+)
 def shuffle_without_oneself(x, out, mistake: tc.Const):
     """The mask lacks lanes that execute the shuffle."""
     lane = tc.lane_id()
     out[lane] = tc.shfl_xor(x[lane], 1, 0x7FFFFFFF if mistake else 0xFFFFFFFF)
 
 
-@planted(1, 32, mapped(32, lambda x: x[15::-1]), error("out[lane]"), *PARTIAL)
+@planted(
+    1,
+    32,
+    mapped(32, lambda x: x[15::-1]),
+    error("out[lane]", says="lane 0 of warp 0 reads lane 16, which is not active"),
+    *PARTIAL,
+)
 def shuffle_from_a_lane_outside(x, out, mistake: tc.Const):
     """Lanes 0 to 15 exchange; the mistake asks for a value of the upper half, which is not here."""
     lane = tc.lane_id()

@@ -11,36 +11,6 @@ from tests.planted.harness import Planted, error, mapped
 planted = Planted(OutOfBounds, EmulationError)
 
 
-# -- arrays -------------------------------------------------------------------------------------
-
-
-@planted(
-    1,
-    32,
-    mapped(32, lambda x: np.roll(x, -1)),
-    {"behind the end": error("value = x[t + 1]"), "before the start": error("value = x[t - 1]")},
-)
-def off_by_one(x, out, mistake: tc.Const):
-    t = tc.threadIdx.x
-    if mistake == "behind the end":
-        value = x[t + 1]
-    elif mistake == "before the start":
-        value = x[t - 1]
-    else:
-        value = x[(t + 1) % x.shape[0]]
-    out[t] = value
-
-
-def nothing(draw):
-    return {"x": np.zeros(0, np.int32), "out": np.zeros(32, np.int32)}, {"out": np.full(32, 7, np.int32)}
-
-
-def fixed(draw):
-    x = draw.integers(1, 1000, 32).astype(np.int32)
-    x.flags.writeable = False
-    return {"x": x, "out": np.zeros_like(x)}, {"out": x.copy()}
-
-
 def last_rows(draw):
     x = draw.integers(-4, 5, (32, 16)).astype(np.float16)
     right = x[16:, :8].astype(np.float32)
@@ -87,24 +57,6 @@ def matrix_beyond_the_tile(x, out, mistake: tc.Const):
         tc.store_elements(out, mma(fragment, one, mma.d.zeros()))
 
 
-def square(draw):
-    x = draw.integers(-9, 9, (16, 16)).astype(np.float32)
-    return {"x": x, "out": np.zeros_like(x)}, {"out": x.copy()}
-
-
-@planted(1, 64, mapped(64, lambda x: x[::-1]), error("second ="), shared_bytes=512)
-def dynamic_tiles_overlap(x, out, mistake: tc.Const):
-    """Offsets are in bytes; the mistake counts elements, so that the second tile begins in the first."""
-    first = tc.dynamic_shared(64, tc.s32)
-    second = tc.dynamic_shared(64, tc.s32, offset=64 if mistake else 256)
-    t = tc.threadIdx.x
-    first[t] = x[t]
-    tc.barrier()
-    second[t] = 1
-    tc.barrier()
-    out[t] = first[63 - t] * second[t]
-
-
 def _halo(x):
     padded = np.concatenate([[0], x, [0]])
     return (padded[:-2] + padded[1:-1] + padded[2:]).astype(np.int32)
@@ -115,7 +67,7 @@ def _halo(x):
     64,
     mapped(64, _halo),
     {
-        "nothing": error("out[t] ="),
+        "nothing": error("out[t] =", says="by thread 1 of block 0: nothing has written byte 0x4"),
         "one warp": error("out[t] ="),
         "half of each word": error("out[t] ="),
         "sum": error("tc.reduce"),

@@ -11,23 +11,43 @@ from tests.planted.harness import Planted, mapped, race
 planted = Planted(Race)
 
 
-_reverse, _total = (
+NO_BARRIER = "nothing", "a vote", "a fence", "an arrival"
+
+
+@planted(
+    1,
+    64,
     mapped(64, lambda x: x[::-1]),
-    mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+    {
+        **dict.fromkeys(NO_BARRIER, race("tile[t] = #1", "out[t] =")),
+        "warp 1 stores behind the barrier": race("tile[t] = #2", "out[t] ="),
+    },
 )
-
-
-@planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
-def missing_barrier(x, out, mistake: tc.Const):
+def exchange_between_warps(x, out, mistake: tc.Const):
+    """A reducing barrier makes the warps wait for each other; a vote, a fence or an arrival does not."""
     tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    tile[t] = x[t]
-    if not mistake:
-        tc.barrier()
+    t, late = tc.threadIdx.x, mistake == "warp 1 stores behind the barrier"
+    if not late or t < 32:
+        tile[t] = x[t]
+    if mistake == "a vote":
+        tc.vote("any", x[t] > 0)
+    elif mistake == "a fence":
+        tc.emit("fence.sc.cta")
+    elif mistake == "an arrival":
+        if t < 32:
+            tc.barrier_arrive(1, 64)
+        else:
+            tc.barrier(1, 64)
+    elif mistake != "nothing":
+        tc.emit("bar.red.or.pred", 0, x[t] > 0)
+    if late and t >= 32:
+        tile[t] = x[t]
     out[t] = tile[63 - t]
 
 
-@planted(1, 64, _total, race("tile[t] =", "total +="))
+@planted(
+    1, 64, mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), race("tile[t] =", "total +=")
+)
 def overwrites_in_the_next_turn(x, out, mistake: tc.Const):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -39,23 +59,6 @@ def overwrites_in_the_next_turn(x, out, mistake: tc.Const):
         if not mistake:
             tc.barrier()
     out[t] = total
-
-
-@planted(1, 64, _reverse, race("tile[t] = #2", "out[t] ="))
-def one_arm_writes_behind_the_barrier(x, out, mistake: tc.Const):
-    """Each arm has a barrier; in one of them it comes before the store."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    if tc.warp_id() == 0:
-        tile[t] = x[t]
-        tc.barrier()
-    elif mistake:
-        tc.barrier()
-        tile[t] = x[t]
-    else:
-        tile[t] = x[t]
-        tc.barrier()
-    out[t] = tile[63 - t]
 
 
 @planted(1, 128, mapped(128, lambda x: np.roll(x, -32)), race("tile[t] =", "out[t] ="))
@@ -333,31 +336,6 @@ def neighbour_rows_of_a_plane(x, out, mistake: tc.Const):
     else:
         tc.barrier()
     out[row, col] = tile[(row + 1) % 8, col]
-
-
-@planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
-def vote_instead_of_a_barrier(x, out, mistake: tc.Const):
-    """A reducing barrier orders the whole block, a vote nothing but its warp."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    tile[t] = x[t]
-    if mistake:
-        some = tc.vote("any", x[t] > 0)
-    else:
-        some = tc.emit("bar.red.or.pred", 0, x[t] > 0)
-    out[t] = tc.select(some, tile[63 - t], 0)
-
-
-@planted(1, 64, _reverse, race("tile[t] =", "out[t] ="))
-def fence_instead_of_a_barrier(x, out, mistake: tc.Const):
-    """A fence waits for nobody."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    tile[t] = x[t]
-    tc.emit("fence.sc.cta")
-    if not mistake:
-        tc.barrier()
-    out[t] = tile[63 - t]
 
 
 @planted(

@@ -11,16 +11,6 @@ from tests.planted.harness import Planted, mapped, race
 planted = Planted(Race)
 
 
-@planted(1, 32, mapped(32, lambda x: np.roll(x, -1)), race("tile[lane]", "out[lane]"))
-def neighbour_without_syncwarp(x, out, mistake: tc.Const):
-    tile = tc.shared(32, tc.s32)
-    lane = tc.lane_id()
-    tile[lane] = x[lane]
-    if not mistake:
-        tc.syncwarp()
-    out[lane] = tile[(lane + 1) % 32]
-
-
 @planted(
     1,
     32,
@@ -44,7 +34,7 @@ def overwritten_before_the_neighbour_has_read(x, out, mistake: tc.Const):
     1,
     32,
     mapped(32, lambda x: np.roll(x, -1)),
-    dict.fromkeys(("shfl", "vote", "redux", "match", "mma"), race("tile[lane]", "out[lane]")),
+    dict.fromkeys(("nothing", "shfl", "vote", "redux", "match", "mma"), race("tile[lane]", "out[lane]")),
 )
 def neighbour_after_a_collective(x, out, mistake: tc.Const):
     """Lanes execute one instruction together, which orders no memory: 1 to 5, one of each kind."""
@@ -65,7 +55,7 @@ def neighbour_after_a_collective(x, out, mistake: tc.Const):
     elif mistake == "mma":
         acc = mma(a, b, acc)
         extra = acc[0].to(tc.s32)
-    else:
+    elif mistake != "nothing":
         tc.syncwarp()
     out[lane] = tile[(lane + 1) % 32] + extra
 
