@@ -20,7 +20,7 @@ from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm
 from tensorcore_dsl.kernels.host.k_grouped_gemm import k_grouped_gemm
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, pack
-from tensorcore_dsl.kernels.host.plan import explain_bits, plan
+from tensorcore_dsl.kernels.host.planning import explain_bits, plan
 from tensorcore_dsl.kernels.host.scaled_gemm import requantised_gemm, scaled_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress, decompress
 from tensorcore_dsl.kernels.host.swiglu import swiglu

@@ -400,7 +400,7 @@ def test_the_instruction_is_that_of_the_kernel(name):
         except tc.ArgumentError:
             continue
         text = plan.kernel.ir(a, b, d, d, *scalars, arch="sm_90a", **dict(plan.options))
-        found = summation_of(plan.problem, plan.config)
+        found = plan.summation()
         depth = "k" if found.depth == 1 else f"k{found.depth}."  # a chain: of any depth
         words = [line for line in text.splitlines() if depth in line and "mma" in line]
         assert words and not any(

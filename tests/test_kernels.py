@@ -22,7 +22,7 @@ from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, Ho
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
-from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters, cluster_tiles, grid_size
 from tensorcore_dsl.kernels.host.scaled_gemm import is_plain
 

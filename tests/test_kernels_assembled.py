@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.planning import plan
 
 pytest.importorskip("cuda.core", reason="needs nvJitLink")
 pytestmark = [pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning"), pytest.mark.thorough]

@@ -291,6 +291,65 @@ def test_one_scale_of_any_type_and_groups_of_the_type_of_a():
             kernels.gemm(x, grouped, config=swapped(64, 16))
 
 
+def explained(M: int, packed: Any, arch: str, **options: Any) -> list[str]:
+    with tc.target("cpu", arch):
+        plan = kernels.plan(np.ones((M, packed.shape[0]), BF16), packed, None, None, **options)
+        return [plan.kernel.__name__, *kernels.explain_bits(plan).splitlines()]
+
+
+def test_plans_tell_kernels_and_orders_of_sums():
+    q, scales, _ = weights(tc.s4, 512, 48, 64, BF16)
+    groups, whole = (kernels.pack(q, s, dtype=tc.s4) for s in (scales, scales[0]))
+    fused = "each from zero, are added up by fma(sum, scale, sum so far) in f32"
+    assert explained(3, groups, "sm_80", alpha=2) == [
+        "mixed_gemm_kernel",
+        "products:   bf16 by s4, 16 of K in an instruction",
+        "sums:       8 products and the sum so far, each cut 24 bits below the largest one, are added, and the "
+        "result is cut to 24 bits",
+        f"order of K: upwards; sums of 64, {fused}; 4 warps take 128 of K in turn, and their sums are added from "
+        "the first on",
+        "epilogue:   alpha * sum, then rounded to bf16",
+    ]
+    split = HopperMixedConfig(64, 2, 2, split_k=2)
+    kernel, products, _, order, _ = explained(130, whole, "sm_90a", config=split)
+    assert (kernel, products) == ("hopper_mixed_gemm", "products:   bf16 by s4, 16 of K in an instruction")
+    parts = "parts that begin at 0, 256 are summed from zero, then added from the left"
+    assert order == f"order of K: upwards; sums of 128, {fused}; {parts}"
+    many = swapped(128, 64, 4, split_k=3)
+    kernel, products, _, order, epilogue = explained(130, groups, "sm_90a", config=many)
+    assert kernel == "packed_gemm" and epilogue == "epilogue:   rounded to bf16"
+    assert products == "products:   bf16 by s4 times their scales, rounded to bf16, 16 of K in an instruction"
+    assert "parts that begin at 0, 128, 256 are" in order
+    *_, epilogue = explained(130, whole, "sm_90a", config=many)
+    assert epilogue == "epilogue:   scale * sum, then rounded to bf16"
+    with pytest.raises(
+        tc.ArgumentError, match="products with them have no precision, bits='batch_invariant'"
+    ):
+        explained(3, groups, "sm_90a", precision="tf32", bits="batch_invariant")
+
+
+def test_equal_orders_of_sums_have_equal_bits():
+    """Different kernels and tiles, whose plans have one text, or two."""
+    x = np.random.default_rng(1).standard_normal((70, 512)).astype(BF16)
+    q, scales, _ = weights(tc.s4, 512, 144, 64, BF16)
+    packed = kernels.pack(q, scales, dtype=tc.s4)
+    of_one_warp, d = {"warps_k": 1, "stages": 2}, np.empty((70, 144), np.float32)
+    configs = [MixedConfig(16, 2, 2, **of_one_warp), MixedConfig(8, 1, 1, **of_one_warp)]
+    configs += [
+        HopperMixedConfig(64, 2, 1),
+        MixedConfig(16, 2, 1, 2),
+        swapped(128, 64, 4),
+        swapped(64, 96, 3),
+    ]
+    bits: dict[str, set[bytes]] = {}
+    with tc.target("cpu", "sm_90a"):
+        for config in configs:
+            text = kernels.explain_bits(kernels.plan(x, packed, None, d, config=config))
+            bits.setdefault(text, set()).add(kernels.gemm(x, packed, out=d, config=config).tobytes())
+    assert len(bits) == 3 and all(len(products) == 1 for products in bits.values())
+    assert len(set.union(*bits.values())) == 3
+
+
 def test_rounded_weights_of_many_rows_and_how_to_keep_f32_scales():
     M, N, K = 150, 5648, 256
     x = np.random.default_rng(M).standard_normal((M, K)).astype(BF16)

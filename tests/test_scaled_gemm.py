@@ -16,7 +16,7 @@ from tensorcore_dsl.kernels.choosing.choice import choose_promoted
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import with_scales
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
-from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
 

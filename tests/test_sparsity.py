@@ -476,3 +476,21 @@ def test_metadata_and_scales_are_described_and_plotted(tmp_path):
     names = {path.name.split(".")[-2] for path in plot_instruction(instr, tmp_path)}
     assert {"e", "scale_a", "scale_b"} <= names
     assert instr.scale_a.plot().axes[0].texts[1].get_text() == "T0:e1"
+
+
+def test_a_plan_tells_the_order_of_sums():
+    a, b = np.ones((128, 256), np.float16), np.ones((256, 64), np.float16)
+    with tc.target("cpu", "sm_90a"):
+        plan = kernels.plan(kernels.compress(a, prune=True), b, np.ones((128, 64), np.float16), None, beta=2)
+    assert plan.kernel.__name__ == "sparse_gemm_kernel" and plan.traits.has_c and plan.grid == 2
+    assert kernels.explain_bits(plan).splitlines() == [
+        "products:   sparse f16 by f16, 32 of K in an instruction",
+        "sums:       16 products and the sum so far, each cut 25 bits below the largest one, are added, and the "
+        "result is cut to 24 bits",
+        "order of K: upwards",
+        "epilogue:   fma(beta, C, sum), then rounded to f16",
+    ]
+    empty = kernels.compress(np.ones((0, 256), np.float16))
+    assert kernels.plan(empty, b, None, None).kernel is None
+    with pytest.raises(tc.ArgumentError, match="only dense products have `row_reductions`"):
+        kernels.plan(empty, b, None, None, row_reductions=(kernels.RowReduction("sum", None),))

@@ -14,7 +14,7 @@ from tensorcore_dsl.interpreter.timeline import trace
 from tensorcore_dsl.interpreter.timeline.costs import SM_90A, Figure
 from tensorcore_dsl.interpreter.timeline.recording import Arrive, Copy, Wait
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.planning import plan
 
 DEPTH = 16  # tiles of the copy kernels
 

@@ -32,13 +32,13 @@ from tensorcore_dsl.kernels.host.launch import (
     cached_call,
     without_terms,
 )
-from tensorcore_dsl.kernels.host.mixed_gemm import mixed_gemm
+from tensorcore_dsl.kernels.host.mixed_gemm import check_packed, mixed_gemm
 from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
-from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
+from tensorcore_dsl.kernels.host.sparse_gemm import check_sparse, sparse_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
@@ -184,10 +184,10 @@ def _gemm_of_format(
     family, config, stream = launch
     operands.check_bits(bits)
     if isinstance(a, SparseMatrix):  # sparse products have one order of summation
-        _check_for_sparse(accumulate, family, row_reductions, row_out)
+        check_sparse(accumulate, family, row_reductions, row_out)
         sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
         return sparse_gemm(a, b, c, out, extra, *sparse)
-    _check_for_packed(accumulate, row_reductions, row_out, precision, bits)
+    check_packed(accumulate, row_reductions, precision, bits, row_out)
     return mixed_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, family, config, stream)
 
 
@@ -294,31 +294,3 @@ def _launch_of_empty(
                 d[...] = product.astype(d.dtype) if isinstance(c, np.ndarray) else product
 
     return fill
-
-
-def _check_for_sparse(accumulate: Any, family: str | None, row_reductions: Any, row_out: Any) -> None:
-    """Sparse products have one family of kernels, one accumulator type and no row reductions."""
-    if not isinstance(row_reductions, tuple) or row_reductions or row_out is not None:
-        raise tc.ArgumentError("a is a SparseMatrix; only dense products have `row_reductions`")
-    if accumulate is not None or family not in (None, "sm90"):
-        raise tc.ArgumentError(
-            f"sparse products take neither accumulate ({accumulate} was given) nor another family "
-            f"than sm90 ({family})"
-        )
-
-
-def _check_for_packed(accumulate: Any, row_reductions: Any, row_out: Any, precision: Any, bits: Any) -> None:
-    """Products with packed weights have one accumulator type."""
-    refused = {
-        "accumulate": accumulate is not None,
-        "row_reductions": not isinstance(row_reductions, tuple) or bool(row_reductions),
-        "row_out": row_out is not None,
-        "precision": precision is not None,
-        "bits='batch_invariant'": bits != ANY,
-    }
-    names = [name for name, is_used in refused.items() if is_used]
-    if names:
-        raise tc.ArgumentError(
-            f"b is PackedWeights; products with them have no {', '.join(names)}: they are summed in f32, in "
-            f"an order that depends on the tile, and not reduced along rows"
-        )

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import target_arch
+from tensorcore_dsl.host import Description, describe, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, WeightFormat, mixed_gemm_kernel
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, HopperConfig, HopperTraits
@@ -27,20 +27,14 @@ from tensorcore_dsl.kernels.host.families import (
     has_wgmma,
     stores_without_tma,
 )
-from tensorcore_dsl.kernels.host.launch import (
-    EpilogueArgs,
-    PreparedCall,
-    bind,
-    bind_with_c,
-    call_with_c,
-    launch_nothing,
-)
+from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c
+from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
-from tensorcore_dsl.kernels.host.plan import plan_hopper
+from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
 from tensorcore_dsl.kernels.host.problem_shape import SMS
-from tensorcore_dsl.kernels.host.split_k import bind_split_k
-from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue
+from tensorcore_dsl.kernels.host.summation import summation_of_packed
+from tensorcore_dsl.kernels.user_functions import EpilogueCall, check_epilogue
 
 # Rows of A up to which a tile has this many -> shapes of CTAs: (warp_tiles, warps_n, warps_k), the
 # widest first. Wide tiles read A less often, narrow ones make more CTAs.
@@ -101,76 +95,91 @@ def _prepare(
 ) -> PreparedCall:
     check_stream(stream)
     epilogue = check_epilogue(epilogue, extra.names)
-    read = described(a=a, **present(c=c)) | describe_weights(b) | extra.described()
+    problem, d, read = describe_packed(a, b, c, out, out_dtype, alpha, beta, epilogue)
+    check_written(described(**present(out=out)), read | extra.described(), in_place="c")
+    plan = plan_mixed(b, problem, family, config)
+    return prepared(plan, problem, (a, b.operands), c, d, extra, stream)
+
+
+def describe_packed(
+    a: Any,
+    b: PackedWeights,
+    c: Any,
+    out: Any,
+    out_dtype: Any,
+    alpha: float,
+    beta: float,
+    epilogue: Callable[..., Any] | EpilogueCall | None,
+) -> tuple[GemmProblem, Any, dict[str, Description]]:
+    """Describe and check a product; returns the result's array and the operands, too."""
+    read = described(a=a, **present(c=c)) | describe_weights(b)
     in_a, in_c = read["a"], read.get("c")
-    dtype, (M, K), N = in_a.type.dtype, operands.check_rank("a", in_a, 2), b.shape[1]
+    dtype, (M, _), N = in_a.type.dtype, operands.check_rank("a", in_a, 2), b.shape[1]
     if dtype not in (tc.f16, tc.bf16):
         raise tc.ArgumentError(f"a holds {dtype}; packed weights are multiplied by f16 and bf16")
-    operands.check_operands(in_a, in_a._replace(shape=b.shape), in_c, beta)
+    in_b = in_a._replace(shape=b.shape)
+    operands.check_operands(in_a, in_b, in_c, beta)
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
-    check_written(described(**present(out=out)), read, in_place="c")
     scalars = operands.convert_scalars(dtype, alpha, beta)
+    return GemmProblem(in_a, in_b, in_c, in_d, *scalars, epilogue=epilogue), d, read
+
+
+def plan_mixed(
+    b: PackedWeights,
+    problem: GemmProblem,
+    family: str | None,
+    config: MixedConfig | HopperMixedConfig | HopperConfig | None,
+) -> Plan:
+    """Plan the launch for a described problem."""
+    M, N, K = problem.M, problem.N, problem.K
     if M == 0:
-        return PreparedCall((M, N), in_d.type.dtype, launch_nothing, scalars)
+        return Plan(None, None, None, 0)
     arch = target_arch()
     if arch.number < 80:
         raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
-    vec_a = vector_bytes(in_a, 2)
-    by_tma = vec_a == VECTOR_BYTES and not has_negative_stride(in_a)
-    one_type = not b.format.group or read["b.scales"].type.dtype == dtype
+    vec_a = vector_bytes(problem.a, 2)
+    by_tma = vec_a == VECTOR_BYTES and not has_negative_stride(problem.a)
+    one_type = not b.format.group or describe(b.scales).type.dtype == problem.dtype
+    by_threads = stores_without_tma(problem.d)
     if config is None:
-        config = choose_mixed(M, N, K, b.format, by_tma, family, one_type, stores_without_tma(in_d))
+        config = choose_mixed(M, N, K, b.format, by_tma, family, one_type, by_threads)
     else:
         _check_config(config, K, by_tma, family)
     log.info("product of %d x %d by %r: %s", M, K, b, config)
-    shared: Any = {
-        "scaled": scalars[0] != 1,
-        "has_c": c is not None and scalars[1] != 0,
-        "epilogue": epilogue,
-    }
+    shared: Any = {"scaled": problem.alpha != 1, "has_c": problem.reads_c, "epilogue": problem.epilogue}
+    summation = partial(summation_of_packed, problem, b.format, config)
     if isinstance(config, HopperConfig):
         _check_many_rows(config, b.format, one_type)
-        of_tma = HopperTraits(store_by_threads=stores_without_tma(in_d), **shared)
+        of_tma = HopperTraits(store_by_threads=by_threads, **shared)
         plan = plan_hopper(packed_gemm, config, of_tma, (M, N), format=b.format)
-        bind_product = lambda arguments: _with_weights(partial(plan.bind, stream=stream), arguments)
-    else:
-        traits = AmpereTraits(vec_a=vec_a, vec_d=vector_bytes(in_d), **shared)
-        bind_product = lambda arguments: _bind(arguments, (M, N), b.format, config, traits, stream)
-    launch = bind_with_c(bind_product, (a, b.operands), c, in_c, d, (M, N), *scalars, *extra.values)
-    return PreparedCall((M, N), in_d.type.dtype, launch, scalars)
-
-
-def _bind(
-    arguments: tuple[Any, ...],
-    shape: tuple[int, int],
-    format: WeightFormat,
-    config: MixedConfig | HopperMixedConfig,
-    traits: AmpereTraits,
-    stream: Any,
-) -> Callable[..., None]:
-    """Bind a launch that takes the words, scales and zero points as one argument."""
-    M, N = shape
+        return replace(plan, summation=summation)
     grid = -(-N // config.columns), -(-M // config.tokens), config.split_k
-
-    def bind_product(arguments: tuple[Any, ...], traits: AmpereTraits = traits) -> Callable[..., None]:
-        options: dict[str, Any] = {"format": format, "config": config, "traits": traits}
-        product = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
-        kernel, options = kernel_of_epilogue(product, options, traits.epilogue, first=8)
-        pdl = target_arch().number >= 90
-        make = lambda flat: bind(kernel, grid, config.threads, options, flat, stream=stream, pdl=pdl)
-        return _with_weights(make, arguments)
-
+    kernel = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
+    traits = AmpereTraits(vec_a=vec_a, vec_d=vector_bytes(problem.d), **shared)
+    plan = Plan(kernel, config, traits, grid, (("format", b.format),), summation=summation)
     if config.split_k == 1:
-        return bind_product(arguments)
-    of_parts = lambda arguments: bind_product(arguments, AmpereTraits(vec_a=traits.vec_a))
-    return bind_split_k(of_parts, arguments, config.split_k, tc.f32, traits, stream)
+        return plan
+    of_parts = AmpereTraits(vec_a=vec_a)
+    return replace(plan, traits=of_parts, partial_sums=traits, partial_dtype=tc.f32)
 
 
-def _with_weights(bind: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., None]:
-    """Bind a launch that takes the words, scales and zero points as one argument, behind A."""
-    a, weights, *others = arguments
-    launch = bind((a, *weights, *others))
-    return lambda a, weights, *others: launch(a, *weights, *others)
+def check_packed(
+    accumulate: Any, row_reductions: Any, precision: Any, bits: Any, row_out: Any = None
+) -> None:
+    """Products with packed weights have one accumulator type."""
+    refused = {
+        "accumulate": accumulate is not None,
+        "row_reductions": not isinstance(row_reductions, tuple) or bool(row_reductions),
+        "row_out": row_out is not None,
+        "precision": precision is not None,
+        "bits='batch_invariant'": bits != ANY,
+    }
+    names = [name for name, is_used in refused.items() if is_used]
+    if names:
+        raise tc.ArgumentError(
+            f"b is PackedWeights; products with them have no {', '.join(names)}: they are summed in f32, in "
+            f"an order that depends on the tile, and not reduced along rows"
+        )
 
 
 def _check_many_rows(config: HopperConfig, format: WeightFormat, one_type: bool) -> None:

@@ -124,8 +124,8 @@ def describe_operands(
     for name, x, kind in (("a", a, SparseMatrix), ("b", b, PackedWeights)):
         if isinstance(x, kind):
             raise tc.ArgumentError(
-                f"{name} is {x!r}; plans and tuning are of dense products. For it, kernels.gemm logs the "
-                "kernel and the configuration that it chooses (logging, level INFO), and takes config="
+                f"{name} is {x!r}; tuning is of dense products. kernels.plan tells the configuration that "
+                "is chosen for it, and kernels.gemm takes config="
             )
     descriptions = described(a=a, b=b, **present(c=c))
     operands = descriptions["a"], descriptions["b"], descriptions.get("c")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from reprlib import repr as brief
+from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe, html_table, target_arch
+from tensorcore_dsl.host import Description, html_table, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.hopper import row_reduction
@@ -21,25 +21,19 @@ from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arguments import vector_bytes
-from tensorcore_dsl.kernels.host.arrays import zero_factors
-from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
 from tensorcore_dsl.kernels.host.families import SM80, SM90, VECTORS, has_wgmma, stores_without_tma
-from tensorcore_dsl.kernels.host.launch import bind
-from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
+from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, bind, bind_with_c, launch_nothing
+from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
-from tensorcore_dsl.kernels.host.row_reductions import (
-    RowReductionResult,
-    allocate_partials,
-    check_row_reductions,
-)
+from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
-from tensorcore_dsl.kernels.host.summation import summation_of
+from tensorcore_dsl.kernels.host.summation import Summation, summation_of
 from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
-from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue, named_arguments
+from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +50,7 @@ class Plan:
         Its configuration.
     traits : AmpereTraits or HopperTraits
         Properties of the operands, or of their copies.
-    grid : int
+    grid : int or tuple of int
         Number of CTAs.
     extra : tuple
         Names and values of further Const parameters.
@@ -72,14 +66,14 @@ class Plan:
         Shape and element type of the partial results of row reductions.
     copies : tuple of Copy
         Copies of operands that the kernel cannot read.
-    problem : GemmProblem or None
-        The problem that was planned.
+    summation : function or None
+        Gives the order in which an element is summed; None if no kernel runs.
     """
 
     kernel: Any
     config: Any
     traits: Any
-    grid: int
+    grid: int | tuple[int, ...]
     extra: tuple[tuple[str, Any], ...] = ()
     streamk: tc.DType | None = None
     split_operands: bool = False
@@ -87,7 +81,7 @@ class Plan:
     partial_dtype: Any = None
     partials: tuple[tuple[int, ...], tc.DType] | None = None
     copies: tuple[padding.Copy, ...] = ()
-    problem: GemmProblem | None = field(default=None, repr=False, compare=False)
+    summation: Callable[[], Summation] | None = field(default=None, repr=False, compare=False)
 
     def _repr_html_(self) -> str:
         """The kernel, its grid, its configuration and traits."""
@@ -135,6 +129,9 @@ class Plan:
             product = lambda arguments: plan.bind(arguments, stream)
             parts, dtype = self.parts, self.partial_dtype
             return bind_split_k(product, arguments, parts, dtype, self.partial_sums, stream)
+        if isinstance(arguments[1], tuple):  # words, scales and zero points of packed weights
+            launch = self.bind((arguments[0], *arguments[1], *arguments[2:]), stream)
+            return lambda a, b, *others: launch(a, *b, *others)
         workspace = self.workspace(arguments[0], stream)
         epilogue = self.traits.epilogue
         first = len(arguments) - len(getattr(epilogue, "names", ()))
@@ -162,90 +159,13 @@ class Plan:
         return launch_both
 
 
-def plan(  # noqa: PLR0913
-    a: Any,
-    b: Any,
-    c: Any,
-    d: Any,
-    *,
-    alpha: float = 1,
-    beta: float = 0,
-    accumulate: Any = None,
-    epilogue: Callable[..., Any] | None = None,
-    epilogue_args: Iterable[str] = (),
-    row_reductions: tuple[row_reduction.RowReduction, ...] = (),
-    precision: str | None = None,
-    bits: str = ANY,
-    family: str | None = None,
-    config: Any = None,
-) -> Plan:
-    """Plan the launch of `gemm` for these operands: kernel, configuration and traits.
-
-    wgmma kernels need sm_90a, and copies of operands that TMA cannot read (rows or columns at
-    multiples of 16 bytes); the mma.sync kernels take all rows and columns, but neither
-    `row_reductions` nor batches, and fp8 as copies in f16.
-
-    Parameters
-    ----------
-    a, b, c, d : array
-        Operands and result, as for `gemm`; c and d may be None.
-    alpha, beta : float
-        As for `gemm`.
-    accumulate, precision, bits, family, config : optional
-        As for `gemm`.
-    epilogue : function, optional
-        As for `gemm`.
-    epilogue_args : iterable of str
-        Names of the epilogue's arguments.
-    row_reductions : tuple of RowReduction
-        As for `gemm`.
-
-    Returns
-    -------
-    Plan
-        With `kernel`, `config`, `traits` (compile-time properties) and `grid`. The first
-        three are None and the grid is 0 where no kernel runs: D has no elements, or K is 0 without
-        an epilogue and row reductions.
-
-    Raises
-    ------
-    ArgumentError
-        Arguments that do not fit.
-
-    See Also
-    --------
-    explain_bits : The order of summation of a plan, with an example.
-    """
-    in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
-    in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
-    check_row_reductions(row_reductions)
-    if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # like `gemm`
-        a, b = zero_factors(a, b)
-        in_a, in_b = describe(a), describe(b)
-    names = named_arguments(epilogue_args)
-    in_a, in_b = map(describe, padding.with_line_strides(a, b, in_a, in_b))
-    problem = GemmProblem(
-        in_a,
-        in_b,
-        in_c and operands.broadcast(in_c, in_d.shape),
-        in_d,
-        *operands.convert_scalars(in_a.type.dtype, alpha, beta),
-        accumulate,
-        check_epilogue(epilogue, names),
-        tuple(row_reductions),
-        precision,
-        bits,
-    )
-    return make_plan(problem, family, config)
-
-
 def make_plan(problem: GemmProblem, family: str | None = None, config: Any = None) -> Plan:
     """Plan the launch for a described problem."""
     operands.check_accumulate(problem.dtype, problem.accumulate)
     operands.check_precision(problem.dtype, problem.precision)
     operands.check_bits(problem.bits)
     if 0 in (*problem.d.shape, problem.K):
-        return Plan(None, None, None, 0, problem=problem)
+        return Plan(None, None, None, 0)
     conversions, problem = padding.conversions(problem), padding.converted(problem)
     family, config = choice.choose_family(problem, family, config)
     copies = (*conversions, *choice.choose_copies(problem, family, config))
@@ -261,45 +181,25 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     log.info("product of %s: %s, %s, grid %s", what, plan.kernel.__name__, plan.config, plan.grid)
     for copy in copies:
         log.info("product of %s: copies an operand: %s", what, copy.why)
-    return replace(plan, problem=problem, copies=copies)
+    return replace(plan, copies=copies, summation=partial(summation_of, problem, plan.config))
 
 
-def explain_bits(plan: Plan | AttentionPlan) -> str:
-    """Explain how an element of the result is summed and rounded, line by line.
-
-    Plans of one text give equal bits. The text holds for the target that is current.
-
-    Parameters
-    ----------
-    plan : Plan or AttentionPlan
-        What `kernels.plan` or `kernels.plan_attention` returns.
-
-    Returns
-    -------
-    str
-        Several lines.
-
-    Raises
-    ------
-    ArgumentError
-        Something else than a plan.
-
-    Examples
-    --------
-    >>> a, b = np.ones((32, 64), np.float16), np.ones((64, 48), np.float16)
-    >>> text = kernels.explain_bits(kernels.plan(a, b, None, None))
-    >>> len(text.splitlines()) > 1
-    True
-    """
-    if isinstance(plan, AttentionPlan):
-        return plan.explained()
-    if not isinstance(plan, Plan) or plan.problem is None:
-        raise tc.ArgumentError(
-            f"plan is {brief(plan)}; needed is what kernels.plan or kernels.plan_attention returns"
-        )
-    if plan.config is None:
-        return "no kernel runs: D has no elements, or is beta C as K is 0"
-    return str(summation_of(plan.problem, plan.config))
+def prepared(
+    plan: Plan,
+    problem: GemmProblem,
+    operands: tuple[Any, ...],
+    c: Any,
+    d: Any,
+    extra: EpilogueArgs,
+    stream: Any,
+) -> PreparedCall:
+    """Bind the plan of a problem to arrays like these. operands: those in front of C."""
+    shape, scalars, launch = problem.d.shape, (problem.alpha, problem.beta), launch_nothing
+    if plan.kernel is not None:
+        padding.announced(plan.copies)
+        values = *scalars, *extra.values
+        launch = bind_with_c(partial(plan.bind, stream=stream), operands, c, problem.c, d, shape, *values)
+    return PreparedCall(shape, problem.d.type.dtype, launch, scalars)
 
 
 def plan_hopper(

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.choosing.choice import choose_sparse
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import TERMS, zero_terms
-from tensorcore_dsl.kernels.host.launch import (
-    EpilogueArgs,
-    PreparedCall,
-    bind_with_c,
-    call_with_c,
-    launch_nothing,
-    without_terms,
-)
+from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c, without_terms
+from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
-from tensorcore_dsl.kernels.host.plan import plan_hopper
+from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress
-from tensorcore_dsl.kernels.user_functions import check_epilogue
+from tensorcore_dsl.kernels.host.summation import summation_of_sparse
+from tensorcore_dsl.kernels.user_functions import EpilogueCall, check_epilogue
 
 log = logging.getLogger(__name__)
 
@@ -56,23 +54,9 @@ def _prepare(
 ) -> PreparedCall:
     check_stream(stream)
     epilogue = check_epilogue(epilogue, extra.names)
-    read = described(a=a.values, metadata=a.metadata, b=b, **present(c=c)) | extra.described()
-    in_a, in_b = read["a"]._replace(shape=a.shape), read["b"]
-    operands.check_rank("b", in_b, 2)
-    in_c = read.get("c")
-    operands.check_operands(in_a, in_b, in_c, beta)
-    dtype, (M, K), N = a.dtype, a.shape, in_b.shape[1]
-    operands.check_precision(dtype, precision)
-    if dtype == tc.f32 and precision != "tf32":
-        raise tc.ArgumentError(
-            "sparse f32 is multiplied as tf32 only, of 11 significant bits: precision='tf32'"
-        )
-    d, in_d = operands.result_array(b, out, dtype, (M, N), out_dtype)
-    check_written(described(**present(out=out)), read, in_place="c")
-    if 0 in (M, N):
-        scalars = operands.convert_scalars(dtype, alpha, beta)
-        return PreparedCall((M, N), in_d.type.dtype, launch_nothing, scalars)
-    if K == 0:
+    problem, d, read = describe_sparse(a, b, c, out, out_dtype, alpha, beta, epilogue, precision)
+    check_written(described(**present(out=out)), read | extra.described(), in_place="c")
+    if problem.K == 0 and 0 not in problem.d.shape:
 
         def zeros(values: Any, metadata: Any, b: Any) -> tuple[Any, ...]:
             sparse = compress(zero_terms(values, -1))
@@ -80,34 +64,72 @@ def _prepare(
 
         others = c, out, extra, 0, beta, out_dtype, epilogue, precision, config, stream
         return without_terms(
-            lambda values, metadata, b: _prepare(SparseMatrix(values, metadata, (M, TERMS)), b, *others),
+            lambda values, metadata, b: _prepare(
+                SparseMatrix(values, metadata, (a.shape[0], TERMS)), b, *others
+            ),
             zeros,
             (a.values, a.metadata, b),
             stream,
         )
-    families.check_sm90(dtype)
-    copies = padding.announced(
-        (
-            padding.operand_copy(2, "b", in_b, padding.COLUMNS, k_only=dtype.bits != 16),
-            padding.result_copy(4, in_d),
+    plan = plan_sparse(a, problem, config)
+    return prepared(plan, problem, (a.values, a.metadata, b), c, d, extra, stream)
+
+
+def describe_sparse(
+    a: SparseMatrix,
+    b: Any,
+    c: Any,
+    out: Any,
+    out_dtype: Any,
+    alpha: float,
+    beta: float,
+    epilogue: Callable[..., Any] | EpilogueCall | None,
+    precision: str | None,
+) -> tuple[GemmProblem, Any, dict[str, Description]]:
+    """Describe and check a product; returns the result's array and the operands, too."""
+    read = described(a=a.values, metadata=a.metadata, b=b, **present(c=c))
+    in_a, in_b = read["a"]._replace(shape=a.shape), read["b"]
+    operands.check_rank("b", in_b, 2)
+    operands.check_operands(in_a, in_b, read.get("c"), beta)
+    operands.check_precision(a.dtype, precision)
+    if a.dtype == tc.f32 and precision != "tf32":
+        raise tc.ArgumentError(
+            "sparse f32 is multiplied as tf32 only, of 11 significant bits: precision='tf32'"
         )
-    )
-    seen_b, seen_d = padding.kernel_argument(in_b, 2, copies), padding.kernel_argument(in_d, 4, copies)
-    scalars = operands.convert_scalars(dtype, alpha, beta)
+    d, in_d = operands.result_array(b, out, a.dtype, (a.shape[0], in_b.shape[1]), out_dtype)
+    scalars = operands.convert_scalars(a.dtype, alpha, beta)
+    problem = GemmProblem(in_a, in_b, read.get("c"), in_d, *scalars, epilogue=epilogue, precision=precision)
+    return problem, d, read
+
+
+def plan_sparse(a: SparseMatrix, problem: GemmProblem, config: HopperConfig | None) -> Plan:
+    """Plan the launch for a described problem."""
+    if 0 in (*problem.d.shape, problem.K):
+        return Plan(None, None, None, 0)
+    families.check_sm90(a.dtype)
+    operand = padding.operand_copy(2, "b", problem.b, padding.COLUMNS, k_only=a.dtype.bits != 16)
+    copies = tuple(copy for copy in (operand, padding.result_copy(4, problem.d)) if copy)
     traits = HopperTraits(
-        b_k_major=seen_b.type.unit[0],
-        scaled=scalars[0] != 1,
-        has_c=c is not None and scalars[1] != 0,
-        store_by_threads=families.stores_without_tma(seen_d),
-        epilogue=epilogue,
+        b_k_major=padding.kernel_argument(problem.b, 2, copies).type.unit[0],
+        scaled=problem.alpha != 1,
+        has_c=problem.reads_c,
+        store_by_threads=families.stores_without_tma(padding.kernel_argument(problem.d, 4, copies)),
+        epilogue=problem.epilogue,
     )
     if config is None:
-        config = choose_sparse(M, N, K, a.format, traits.b_k_major)
-    log.info("product of %r by %d x %d: %s", a, K, N, config)
-    unsupported = ("k_slabs", "split_k", "swapped")
-    families.check_supported("sparse products", config, *unsupported)
-    plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), copies, format=a.format)
-    bind = lambda arguments: plan.bind(arguments, stream)
-    values = *scalars, *extra.values
-    launch = bind_with_c(bind, (a.values, a.metadata, b), c, in_c, d, (M, N), *values)
-    return PreparedCall((M, N), in_d.type.dtype, launch, scalars)
+        config = choose_sparse(problem.M, problem.N, problem.K, a.format, traits.b_k_major)
+    log.info("product of %r by %d x %d: %s", a, problem.K, problem.N, config)
+    families.check_supported("sparse products", config, "k_slabs", "split_k", "swapped")
+    plan = plan_hopper(sparse_gemm_kernel, config, traits, problem.d.shape, copies, format=a.format)
+    return replace(plan, summation=partial(summation_of_sparse, problem, config))
+
+
+def check_sparse(accumulate: Any, family: str | None, row_reductions: Any, row_out: Any = None) -> None:
+    """Sparse products have one family of kernels, one accumulator type and no row reductions."""
+    if not isinstance(row_reductions, tuple) or row_reductions or row_out is not None:
+        raise tc.ArgumentError("a is a SparseMatrix; only dense products have `row_reductions`")
+    if accumulate is not None or family not in (None, "sm90"):
+        raise tc.ArgumentError(
+            f"sparse products take neither accumulate ({accumulate} was given) nor another family "
+            f"than sm90 ({family})"
+        )

@@ -14,8 +14,11 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import TensorCoreArithmetic, target_arch, tensor_core_arithmetic
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, MixedConfig, WeightFormat
 from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig
+from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_mma
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.split_f32 import SLAB
 from tensorcore_dsl.kernels.user_functions import name_of
@@ -42,6 +45,9 @@ class Summation:
     place: of stream-K, where the parts of an element depend on its place in D: units, elements of K
         in a step, rows and columns of a tile, group_m, the shape of D and K; otherwise ().
     row_parts: columns of the parts of a row that row reductions add up; 0 without such sums.
+    scales: where those of packed weights multiply: "weights", which are then rounded to A's type, the
+        "sums" of `promoted` elements, or the "whole" sum; "" of other products.
+    turns: warps that take chunks of 128 of K in turn, of packed weights; their sums are then added.
     scaled, adds_c, epilogue: the sum is multiplied by alpha; beta C is added; the user's function.
     """
 
@@ -57,6 +63,8 @@ class Summation:
     parts: tuple[int, ...] = (0,)
     place: tuple[int, ...] = ()
     row_parts: int = 0
+    scales: str = ""
+    turns: int = 1
     scaled: bool = False
     adds_c: bool = False
     epilogue: Any = None
@@ -80,7 +88,8 @@ class Summation:
         if self.depth == 1:
             return self.types
         if self.terms == 1:
-            return f"{self.types}, {self.depth} of K in an instruction"
+            rounded = f" times their scales, rounded to {self.dtype}" if self.scales == "weights" else ""
+            return f"{self.types}{rounded}, {self.depth} of K in an instruction"
         return (
             f"{self.dtype} as two tf32: all low high, all high low, then all high high of "
             f"{self.promoted} of K, {self.depth} of K in an instruction"
@@ -100,7 +109,13 @@ class Summation:
             )
         text = "upwards"
         if self.promoted:
-            text += f"; sums of {self.promoted}, each from zero, are added up in f32"
+            fused = "added up by fma(sum, scale, sum so far) in f32"
+            how = fused if self.scales else "added up in f32"
+            text += f"; sums of {self.promoted}, each from zero, are {how}"
+        if self.turns > 1:
+            text += (
+                f"; {self.turns} warps take {CHUNK} of K in turn, and their sums are added from the first on"
+            )
         if self.place:
             units, step, rows, columns, group_m, *sizes = self.place
             return (
@@ -126,7 +141,8 @@ class Summation:
         )
 
     def _epilogue(self) -> str:
-        steps = ["alpha * sum"] if self.scaled else []
+        steps = ["scale * sum"] if self.scales == "whole" else []
+        steps += ["alpha * sum"] if self.scaled else []
         if self.adds_c:
             steps.append("fma(beta, C, sum)")
         if self.epilogue is not None:
@@ -160,6 +176,46 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
         parts=parts,
         place=place,
         row_parts=row_parts,
+        scaled=problem.alpha != 1,
+        adds_c=problem.reads_c,
+        epilogue=problem.epilogue,
+    )
+
+
+def summation_of_packed(
+    problem: GemmProblem, format: WeightFormat, config: MixedConfig | HopperMixedConfig | HopperConfig
+) -> Summation:
+    """Order of summation of a product with packed weights, on the current target."""
+    rounded = isinstance(config, HopperConfig)
+    hopper = rounded or isinstance(config, HopperMixedConfig)
+    depth, arithmetic = _instruction(problem.dtype, False, hopper, target_arch().name)
+    chunks = problem.K // CHUNK
+    return Summation(
+        f"{problem.dtype} by {format.dtype}",
+        problem.dtype,
+        problem.d.type.dtype,
+        depth,
+        arithmetic,
+        promoted=0 if rounded else format.period,
+        parts=tuple(part * chunks // config.split_k * CHUNK for part in range(config.split_k)),
+        scales="sums" if not rounded else "weights" if format.group else "whole",
+        turns=config.warps_k if isinstance(config, MixedConfig) else 1,
+        scaled=problem.alpha != 1,
+        adds_c=problem.reads_c,
+        epilogue=problem.epilogue,
+    )
+
+
+def summation_of_sparse(problem: GemmProblem, config: HopperConfig) -> Summation:
+    """Order of summation of a product with a sparse A, on the current target."""
+    left, right = problem.multiplied_as, problem.b.type.dtype
+    product = sparse_mma(problem.dtype, right, config.BN)
+    return Summation(
+        f"sparse {left} by {left if problem.dtype == tc.f32 else right}",
+        left,
+        problem.d.type.dtype,
+        product.shape[2],
+        tensor_core_arithmetic(product, target_arch().name),
         scaled=problem.alpha != 1,
         adds_c=problem.reads_c,
         epilogue=problem.epilogue,

@@ -1,0 +1,148 @@
+"""`plan(...)` and `explain_bits(plan)`: the kernel that `gemm` launches, and its order of summation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from reprlib import repr as brief
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import describe
+from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
+from tensorcore_dsl.kernels.host import operands, padding
+from tensorcore_dsl.kernels.host.arrays import zero_factors
+from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
+from tensorcore_dsl.kernels.host.mixed_gemm import check_packed, describe_packed, plan_mixed
+from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
+from tensorcore_dsl.kernels.host.plan import Plan, make_plan
+from tensorcore_dsl.kernels.host.row_reductions import check_row_reductions
+from tensorcore_dsl.kernels.host.sparse_gemm import check_sparse, describe_sparse, plan_sparse
+from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
+from tensorcore_dsl.kernels.user_functions import check_epilogue, named_arguments
+
+
+def plan(  # noqa: PLR0913
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    accumulate: Any = None,
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_args: Iterable[str] = (),
+    row_reductions: tuple[RowReduction, ...] = (),
+    precision: str | None = None,
+    bits: str = ANY,
+    family: str | None = None,
+    config: Any = None,
+) -> Plan:
+    """Plan the launch of `gemm` for these operands: kernel, configuration and traits.
+
+    wgmma kernels need sm_90a, and copies of operands that TMA cannot read (rows or columns at
+    multiples of 16 bytes); the mma.sync kernels take all rows and columns, but neither
+    `row_reductions` nor batches, and fp8 as copies in f16.
+
+    Parameters
+    ----------
+    a, b, c, d : array
+        Operands and result, as for `gemm`; c and d may be None. A may be a `SparseMatrix`, and B
+        `PackedWeights`.
+    alpha, beta : float
+        As for `gemm`.
+    accumulate, precision, bits, family, config : optional
+        As for `gemm`.
+    epilogue : function, optional
+        As for `gemm`.
+    epilogue_args : iterable of str
+        Names of the epilogue's arguments.
+    row_reductions : tuple of RowReduction
+        As for `gemm`.
+
+    Returns
+    -------
+    Plan
+        With `kernel`, `config`, `traits` (compile-time properties) and `grid`. The first
+        three are None and the grid is 0 where no kernel runs: D has no elements, or K is 0 without
+        an epilogue and row reductions.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit.
+
+    See Also
+    --------
+    explain_bits : The order of summation of a plan, with an example.
+    """
+    names = named_arguments(epilogue_args)
+    if isinstance(a, SparseMatrix) or isinstance(b, PackedWeights):
+        operands.check_bits(bits)
+        function = check_epilogue(epilogue, names)
+        if isinstance(a, SparseMatrix):
+            check_sparse(accumulate, family, row_reductions)
+            problem = describe_sparse(a, b, c, d, None, alpha, beta, function, precision)[0]
+            return plan_sparse(a, problem, config)
+        check_packed(accumulate, row_reductions, precision, bits)
+        problem = describe_packed(a, b, c, d, None, alpha, beta, function)[0]
+        return plan_mixed(b, problem, family, config)
+    in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
+    in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
+    check_row_reductions(row_reductions)
+    if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # like `gemm`
+        a, b = zero_factors(a, b)
+        in_a, in_b = describe(a), describe(b)
+    in_a, in_b = map(describe, padding.with_line_strides(a, b, in_a, in_b))
+    problem = GemmProblem(
+        in_a,
+        in_b,
+        in_c and operands.broadcast(in_c, in_d.shape),
+        in_d,
+        *operands.convert_scalars(in_a.type.dtype, alpha, beta),
+        accumulate,
+        check_epilogue(epilogue, names),
+        tuple(row_reductions),
+        precision,
+        bits,
+    )
+    return make_plan(problem, family, config)
+
+
+def explain_bits(plan: Plan | AttentionPlan) -> str:
+    """Explain how an element of the result is summed and rounded, line by line.
+
+    Plans of one text give equal bits. The text holds for the target that is current.
+
+    Parameters
+    ----------
+    plan : Plan or AttentionPlan
+        What `kernels.plan` or `kernels.plan_attention` returns.
+
+    Returns
+    -------
+    str
+        Several lines.
+
+    Raises
+    ------
+    ArgumentError
+        Something else than a plan.
+
+    Examples
+    --------
+    >>> a, b = np.ones((32, 64), np.float16), np.ones((64, 48), np.float16)
+    >>> text = kernels.explain_bits(kernels.plan(a, b, None, None))
+    >>> len(text.splitlines()) > 1
+    True
+    """
+    if isinstance(plan, AttentionPlan):
+        return plan.explained()
+    if not isinstance(plan, Plan):
+        raise tc.ArgumentError(
+            f"plan is {brief(plan)}; needed is what kernels.plan or kernels.plan_attention returns"
+        )
+    if plan.summation is None:
+        return "no kernel runs: D has no elements, or is beta C as K is 0"
+    return str(plan.summation())
