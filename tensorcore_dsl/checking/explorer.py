@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorcore_dsl.checking.copies import arrays_in, copied, with_arrays
+from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.exploration import Difference, Exploration, difference
 from tensorcore_dsl.checking.narration import switch_texts
-from tensorcore_dsl.checking.session import Session, current_session, launching_in
+from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.checking.variations import check_count, one_switch, variations
 from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
@@ -82,39 +81,6 @@ def explorer_of_emulator(emulator: Emulator, n: Any) -> Explorer:
             return Search(kernel.__name__, kernel.runtime_names, launch, arrays).explore(n).noted()
 
     return Explorer(emulator.kernel.__name__, index(n), search)
-
-
-def explorer_of_launch(
-    name: str,
-    names: Sequence[str],
-    launch: Callable[[Any, Sequence[Any], Order | None], Any],
-    n: Any,
-    configure: Callable[[str, Any], Any] = launch_config,
-) -> Explorer:
-    """`explore` of a kernel of another compiler.
-
-    names: of its arguments. launch: takes a configuration, arguments and an order of threads, and launches
-    in the current session.
-    """
-    check_count(n)
-
-    def search(n: int, config: Any, /, *args: Any) -> Exploration:
-        with on_host([x if hasattr(x, "data_ptr") else None for x in args]) as tensors:
-            arguments = [x if tensor is None else tensor for x, tensor in zip(args, tensors, strict=True)]
-            pairs = zip_longest(names, arguments, fillvalue="")
-            arrays = [pair for of, x in pairs for pair in arrays_in(of, x)]
-
-            def attempt(copies: Sequence[Any], order: Order | None) -> None:
-                by_id = {id(x): copy for (_, x), copy in zip(arrays, copies, strict=True)}
-                # The orders' findings belong to the exploration, not to a session that checks a script.
-                inner = launching_in(Session(collect=False), None) if current_session() else nullcontext()
-                with inner:
-                    launch(config, [with_arrays(x, by_id) for x in arguments], order)
-
-            every = [x for _, x in arrays]
-            return Search(name, [of for of, _ in arrays], attempt, every).explore(n).noted()
-
-    return Explorer(name, index(n), search, configure)
 
 
 @dataclass

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl.arch import ARCHS
-from tensorcore_dsl.checking.explorer import Explorer, explorer_of_launch
 from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.dtypes import DType, named
 from tensorcore_dsl.errors import (
@@ -28,24 +27,17 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
-from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.ir.nodes import Kernel, Op
 from tensorcore_dsl.isa.advice import translated
 from tensorcore_dsl.ptx import syntax, system_library
+from tensorcore_dsl.ptx.foreign_kernel import ForeignKernel
 from tensorcore_dsl.ptx.reader import LOCAL, kernel_of
 from tensorcore_dsl.ptx.structs import StructInMemory, parts_of
 from tensorcore_dsl.ptx.tensor_maps import TensorMap
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
-from tensorcore_dsl.runtime.launch_config import (
-    Dim,
-    Dims,
-    LaunchConfig,
-    LaunchKey,
-    configuration,
-    configured,
-    refuse_call,
-)
+from tensorcore_dsl.runtime.launch_config import Dim, Dims, LaunchConfig, configured
 
 
 @public
@@ -192,7 +184,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class PtxKernel:
+class PtxKernel(ForeignKernel):
     """A kernel in PTX: `kernel[grid, block](*arguments)` runs it on the CPU, with all checks.
 
     Attributes
@@ -252,44 +244,15 @@ class PtxKernel:
         PtxKernel
             The kernel to launch.
         """
-        return replace(self, arch=arch or self.arch, checks=checks, order=order_of(order))
+        return replace(super().emulator(checks=checks, order=order), arch=arch or self.arch)
 
-    @public
-    def explore(self, n: int = 100) -> Explorer:
-        """`kernel.explore(n)[grid, block](*arguments)` emulates n orders of threads.
+    @property
+    def _title(self) -> str:
+        return self.name
 
-        It runs on copies of the arrays, compares their bits with those of the first order, and
-        stops at the first error or difference.
-
-        Parameters
-        ----------
-        n : int
-            How many orders, 1 or more.
-
-        Returns
-        -------
-        Explorer
-            Its launches return an Exploration.
-
-        Raises
-        ------
-        ArgumentError
-            Another number of orders.
-        """
-
-        def launch(config: LaunchConfig, arguments: Sequence[Any], order: Order | None) -> None:
-            replace(self, order=order)._run(config, *arguments)
-
-        return explorer_of_launch(self.name, [p.name for p in self.function.params], launch, n)
-
-    @public
-    def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
-        config, _ = configuration(self.name, key)
-        return partial(self._run, config)
-
-    @public
-    def __call__(self, *arguments: Any) -> NoReturn:
-        refuse_call(self.name, self.name)
+    @property
+    def _names(self) -> list[str]:
+        return [param.name for param in self.function.params]
 
     @public
     def configured(

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, NoReturn
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.checking.explorer import Explorer, explorer_of_launch
 from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
-from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
+from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.ptx.foreign_kernel import ForeignKernel
 from tensorcore_dsl.ptx.numba_driver import Driver
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 
 @public
@@ -60,7 +59,7 @@ def from_numba(kernel: Any, arch: str = "sm_90a") -> NumbaKernel:
 
 
 @dataclass(frozen=True)
-class NumbaKernel(EagerDict):
+class NumbaKernel(ForeignKernel, EagerDict):
     """A kernel of Numba; `kernel[grid, block](*arguments)` runs it on the CPU, with all checks.
 
     Attributes
@@ -80,69 +79,25 @@ class NumbaKernel(EagerDict):
     checks: bool = True
     order: Order | None = None
 
-    @public
-    def emulator(self, *, checks: bool = True, order: Order | str | None = None) -> NumbaKernel:
-        """Return the kernel with other checks, or with another order of threads.
+    @property
+    def _title(self) -> str:
+        return str(self.dispatcher.py_func.__name__)
 
-        Parameters
-        ----------
-        checks : bool
-            Whether to check for races and all other errors. False checks only bounds.
-        order : int or str, optional
-            A seed, or a schedule as `explore` prints it.
+    @property
+    def _names(self) -> list[str]:
+        return list(inspect.signature(self.dispatcher.py_func).parameters)
 
-        Returns
-        -------
-        NumbaKernel
-            The kernel to launch.
-        """
-        return replace(self, checks=checks, order=order_of(order))
-
-    @public
-    def explore(self, n: int = 100) -> Explorer:
-        """`kernel.explore(n)[grid, block](*arguments)` emulates n orders of threads.
-
-        It runs on copies of the arrays, compares their bits with those of the first order, and
-        stops at the first error or difference.
-
-        Parameters
-        ----------
-        n : int
-            How many orders, 1 or more.
-
-        Returns
-        -------
-        Explorer
-            Its launches return an Exploration.
-
-        Raises
-        ------
-        ArgumentError
-            Another number of orders.
-        """
-        names = list(inspect.signature(self.dispatcher.py_func).parameters)
-
-        def launch(config: LaunchConfig, arguments: Sequence[Any], order: Order | None) -> None:
-            self._run(config, *arguments, order=order)
-
-        return explorer_of_launch(self.dispatcher.py_func.__name__, names, launch, n)
-
-    @public
-    def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
-        config, _ = configuration(self.dispatcher.py_func.__name__, key)
-        return partial(self._run, config)
-
-    @public
-    def __call__(self, *arguments: Any) -> NoReturn:
-        name = self.dispatcher.py_func.__name__
-        refuse_call(name, name)
+    def _at(self, order: Order | None) -> NumbaKernel:
+        kernel = replace(self, order=order)
+        vars(kernel)["_driver"] = self._driver  # it keeps what is compiled
+        return kernel
 
     @cached_property
     def _driver(self) -> Driver:
         return Driver(self.arch, self.checks)
 
-    def _run(self, config: LaunchConfig, *arguments: Any, order: Order | None = None) -> Report:
-        self._driver.order = self.order if order is None else order
+    def _run(self, config: LaunchConfig, *arguments: Any) -> Report:
+        self._driver.order = self.order
         slow = numba_cuda("numba.cuda.core.errors").NumbaPerformanceWarning
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         with self._driver.installed(), warnings.catch_warnings():

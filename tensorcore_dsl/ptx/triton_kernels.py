@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -19,11 +19,11 @@ from unittest import mock
 import numpy as np
 
 from tensorcore_dsl.arch import arch as arch_of
-from tensorcore_dsl.checking.explorer import Explorer, explorer_of_launch
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalPointer
-from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
+from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.ptx.foreign_kernel import ForeignKernel
 from tensorcore_dsl.ptx.module import PtxKernel, load
 from tensorcore_dsl.ptx.tensor_maps import SWIZZLES, TensorMap, tensor_map
 from tensorcore_dsl.runtime.host_arrays import on_host
@@ -84,13 +84,8 @@ def _name(kernel: Any) -> str:
     return str(kernel.__name__)
 
 
-def _axes(grid: Any) -> Any:
-    """Return a grid as a tuple, or as Triton's function of the constants."""
-    return (grid,) if isinstance(grid, int) else grid
-
-
 @dataclass(frozen=True)
-class TritonKernel:
+class TritonKernel(ForeignKernel):
     """A kernel of Triton; `kernel[grid](*arguments)` runs it on the CPU, with all checks.
 
     Attributes
@@ -116,56 +111,16 @@ class TritonKernel:
     checks: bool = True
     order: Order | None = None
 
-    @public
-    def emulator(self, *, checks: bool = True, order: Order | str | None = None) -> TritonKernel:
-        """Return the kernel with other checks, or with another order of threads.
+    @property
+    def _title(self) -> str:
+        return _name(self.function)
 
-        Parameters
-        ----------
-        checks : bool
-            Whether to check for races and all other errors. False checks only bounds.
-        order : int or str, optional
-            A seed, or a schedule as `explore` prints it.
+    @property
+    def _names(self) -> list[str]:
+        return [name for name in self.function.arg_names if name not in self.constants]
 
-        Returns
-        -------
-        TritonKernel
-            The kernel to launch.
-        """
-        return replace(self, checks=checks, order=order_of(order))
-
-    @public
-    def explore(self, n: int = 100) -> Explorer:
-        """`kernel.explore(n)[grid](*arguments)` emulates n orders of threads.
-
-        It runs on copies of the arrays, compares their bits with those of the first order, and
-        stops at the first error or difference.
-
-        Parameters
-        ----------
-        n : int
-            How many orders, 1 or more.
-
-        Returns
-        -------
-        Explorer
-            Its launches return an Exploration.
-
-        Raises
-        ------
-        ArgumentError
-            Another number of orders.
-        """
-        names = [name for name in self.function.arg_names if name not in self.constants]
-
-        def launch(grid: Any, arguments: Sequence[Any], order: Order | None) -> None:
-            replace(self, order=order)._run(grid, *arguments)
-
-        return explorer_of_launch(_name(self.function), names, launch, n, lambda name, grid: _axes(grid))
-
-    @public
-    def __getitem__(self, grid: Any) -> Callable[..., Report]:
-        return functools.partial(self._run, _axes(grid))
+    def _configuration(self, name: str, key: Any) -> Any:
+        return (key,) if isinstance(key, int) else key  # Triton's function of the constants, too
 
     @public
     def __call__(self, *arguments: Any) -> NoReturn:
