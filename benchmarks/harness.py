@@ -81,13 +81,11 @@ def geometric_mean(values: Iterable[float]) -> float | None:
     return statistics.geometric_mean(numbers) if numbers else None
 
 
-def attempt(measure: Callable[..., dict[str, Any]], *arguments: Any, verbose: bool = False) -> dict[str, Any]:
-    """Return `measure()`, or its failure; verbose: print the traceback."""
+def attempt(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Return `measure()`, or its failure."""
     try:
         return measure(*arguments)
     except Exception as error:
-        if verbose:
-            traceback.print_exc()
         return failure(error)
 
 

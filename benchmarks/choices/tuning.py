@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 from typing import Any
@@ -18,56 +18,25 @@ from benchmarks.products.gemm_gpu import tile
 from benchmarks.products.operands import draw, torch_type
 from benchmarks.tables import Table, duration, number, one_line, rate
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.families import family_of
 
 SIZES = gemm_cases.squares(4096, 8192)
 SHOWN = 5  # configurations of each problem
-# Fields of kernels.HopperConfig that have an option, and their usual values.
-FIELDS = {
-    "BM": (128,),
-    "BN": (256,),
-    "stages": (0,),
-    "cluster_m": (1,),
-    "group_m": (8,),
-    "mma_in_flight": (1,),
-}
+FIELDS = ("cluster_m", "group_m", "mma_in_flight")  # of configurations, that are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
     gemm_cases.add_problem_arguments(
         parser, dtypes=(("bf16",), "bf16"), sizes=(SIZES, "4096,8192"), layouts=((COMMON,), COMMON)
     )
-    for name in FIELDS:
-        add(
-            f"--{name.replace('_', '-')}",
-            type=_integers,
-            metavar="N,...",
-            help="0: as many as fit" if name == "stages" else "values to try",
-        )
     add_seconds(parser, 240.0, "problem")
-    add("--no-remember", dest="remember", action="store_false", help="do not write to gemm's tuning cache")
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers") from None
-
-
-def candidates(options: argparse.Namespace) -> list[HopperConfig] | None:
-    """Every combination of the given values; None where no option is given."""
-    if all(getattr(options, name) is None for name in FIELDS):
-        return None
-    values = [getattr(options, name) or usual for name, usual in FIELDS.items()]
-    configs = [HopperConfig(**dict(zip(FIELDS, each))) for each in product(*values)]
-    return [config if config.stages else config.with_stages() for config in configs]
+    parser.add_argument(
+        "--no-remember", dest="remember", action="store_false", help="do not write to gemm's tuning cache"
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
-    names = ("sizes", "dtypes", "layouts", "remember", "seconds", *FIELDS)
+    names = ("sizes", "dtypes", "layouts", "remember", "seconds")
     report = Report(
         "tune",
         {name: getattr(options, name) for name in names},
@@ -79,34 +48,30 @@ def run(options: argparse.Namespace) -> Report:
     )
     begin = time.perf_counter()
     with tc.target("cuda"):
-        measure = measurer(torch_with_gpu(), candidates(options), options.remember)
+        torch = torch_with_gpu()
         for size, layout, dtype in product(options.sizes, options.layouts, options.dtypes):
             case = Case(dtype, *size, layout)
             result: dict[str, Any] = asdict(case) | {"operations": case.operations}
             if time.perf_counter() - begin > options.seconds:
                 result["left_out"] = f"{options.seconds:g} s are over; --seconds allows more"
             else:
-                result |= attempt(measure, case)
+                result |= attempt(measure, torch, case, options.remember)
             report.results.append(result)
             report.save(options.out)
     return report
 
 
-def measurer(torch: Any, candidates: Any, remember: bool, **how: Any) -> Callable[[Case], Any]:
-    def measure(case: Case) -> dict[str, Any]:
-        a, b = draw(torch, case, 0)
-        dtype = torch_type(torch, case.out)
-        out = torch.empty((case.M, case.N), dtype=dtype, device=a.device)
-        before = kernels.plan(a, b, None, out).config
-        tuned = kernels.tune(a, b, out=out, candidates=candidates, remember=remember, **how)
-        trials = [
-            described(trial.config)
-            | ({"failure": trial.failure} if trial.failure else {"seconds": trial.seconds})
-            for trial in tuned.trials
-        ]
-        return {"key": tuned.key, "before": described(before), "trials": trials}
-
-    return measure
+def measure(torch: Any, case: Case, remember: bool) -> dict[str, Any]:
+    a, b = draw(torch, case, 0)
+    out = torch.empty((case.M, case.N), dtype=torch_type(torch, case.out), device=a.device)
+    before = kernels.plan(a, b, None, out).config
+    tuned = kernels.tune(a, b, out=out, remember=remember)
+    trials = [
+        described(trial.config)
+        | ({"failure": trial.failure} if trial.failure else {"seconds": trial.seconds})
+        for trial in tuned.trials
+    ]
+    return {"key": tuned.key, "before": described(before), "trials": trials}
 
 
 def described(config: Any) -> dict[str, Any]:
@@ -139,7 +104,7 @@ def trial_row(place: int, trial: dict[str, Any], result: dict[str, Any]) -> dict
         "place": str(place),
         "family": trial["family"],
         "tile": trial["tile"],
-        **{name: number(config.get(name), "d") for name in list(FIELDS)[3:]},
+        **{name: number(config.get(name), "d") for name in FIELDS},
         "time": duration(seconds),
         "TFLOP/s": rate(result["operations"] / seconds if seconds else None, 1e12),
         "notes": one_line(trial.get("failure") or before),

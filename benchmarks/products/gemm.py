@@ -88,7 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"of the random operands and of the {landscape.NAME} (default: 0)",
     )
-    add("--verbose", action="store_true", help="print the traceback of a case that fails")
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -222,7 +221,7 @@ def sweep(
         if left_out:
             result["left_out"] = left_out
         else:
-            result |= attempt(measure, case, verbose=options.verbose)
+            result |= attempt(measure, case)
             if "failure" in result and not alive():
                 left_out = f"{case} destroyed the CUDA context"
         report.results.append(derive(result))
