@@ -26,22 +26,28 @@ def _compute(
     c: Any = None,
     *,
     dtype: str,
-    alpha: float = 1,
     beta: float = 1,
-    out_dtype: Any = None,
+    **options: Any,
 ) -> Any:
     b = _weights(words, scales, zeros, dtype)
-    return kernels.gemm(a, b, c, alpha=alpha, beta=0 if c is None else beta, out_dtype=out_dtype)
+    return kernels.gemm(a, b, c, beta=0 if c is None else beta, **options)
 
 
 def _fake(
-    a: Any, words: Any, scales: Any, zeros: Any = None, c: Any = None, *, dtype: str, **options: Any
+    a: Any,
+    words: Any,
+    scales: Any,
+    zeros: Any = None,
+    c: Any = None,
+    *,
+    dtype: str,
+    out_dtype: Any = None,
+    **options: Any,
 ) -> Any:
     operators._rank((2,), a)
     shape = _weights(words, scales, zeros, dtype).shape
     operators._same("K", a.shape[1], shape[0])
-    asked = options.get("out_dtype")
-    return a.new_empty((a.shape[0], shape[1]), dtype=operators._result_dtype(a, asked))
+    return a.new_empty((a.shape[0], shape[1]), dtype=operators._result_dtype(a, out_dtype))
 
 
 def _context(ctx: Any, tensors: Any, result: Any) -> None:

@@ -127,30 +127,78 @@ def _flops(a: Any, b: Any, *others: Any, out_shape: Any, **options: Any) -> int:
     return 2 * a[-1] * prod(out_shape)
 
 
-def _register(
-    name: str,
-    schema: str,
-    function: Callable[..., Any],
-    fake: Callable[..., Any],
-    setup_context: Callable[..., Any],
-    backward: Callable[..., Any],
-    jvp: Callable[..., Any],
-    autocast: bool = True,
-    flops: Callable[..., int] = _flops,
-) -> Callable[..., Any]:
-    """Define an operator whose positional arguments are tensors, or None, and the others options.
+class _Operator:
+    """An operator whose positional arguments are tensors, or None, and the others options.
 
-    Returns a function that calls it, past the dispatcher where that changes nothing.
-
-    setup_context(ctx, tensors, result) keeps what backward(ctx, grad, *saved tensors) needs, which
+    `setup_context(ctx, tensors, result)` keeps what `backward(ctx, grad, *saved tensors)` needs, which
     returns a gradient for each tensor; both find `ctx.options`. An operator may return several
-    results; then `backward` takes a gradient of each. jvp(tensors, place, tangent, options) is
-    what the tangent of the tensor at `place` adds to the tangent of the result. autocast: inside of
-    torch.autocast, f32 tensors are cast as those of torch.matmul. `torch.library.custom_op` does
-    the same, at several times the host time of a call. flops(shapes, out_shape): what torch's
-    FlopCounterMode counts.
+    results; then `backward` takes a gradient of each. `jvp(tensors, place, tangent, options)` is
+    what the tangent of the tensor at `place` adds to the tangent of the result.
     """
-    count = schema[: schema.index("*")].count("Tensor")
+
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        function: Callable[..., Any],
+        fake: Callable[..., Any],
+        setup_context: Callable[..., Any],
+        backward: Callable[..., Any],
+        jvp: Callable[..., Any],
+    ) -> None:
+        self.function, self.fake = function, fake
+        self.setup_context, self.backward, self.jvp = setup_context, backward, jvp
+        self.count = schema[: schema.index("*")].count("Tensor")
+        self.run = partial(run_where_it_lies, function)
+        LIBRARY.define(name + schema)
+        self.overloads: Any = getattr(ops, name)
+        self.operator = self.overloads.default
+        # What `Function.apply` does first is for transforms of torch.func.
+        gradients: Any = super(torch.autograd.Function, _gradients(self))
+        self.apply_straight = gradients.apply
+
+    def call(self, *tensors: Any, **options: Any) -> Any:
+        """Call the operator, past the dispatcher where that changes nothing."""
+        if torch.compiler.is_compiling():
+            return self.operator(*tensors, **options)
+        if _here.straight and not torch.is_grad_enabled():
+            return self.function(*tensors, **options)
+        if not _goes_straight(tensors):
+            return self.operator(*tensors, **options)
+        if _records_gradients(tensors):
+            return self.apply_straight(*tensors, options, self.run)
+        return self.run(*tensors, **options)
+
+    def with_autograd(self, *tensors: Any, **options: Any) -> Any:
+        """Compute for the dispatcher, which asks for gradients."""
+        if not (_records_gradients(tensors) or has_tangents(tensors)):
+            return self.below_autograd(*tensors, **options)
+        compute = self.below_autograd
+        if core._are_functorch_transforms_active():  # each calls this, the innermost one first
+            compute = partial(self.in_modes, torch.is_grad_enabled(), core._is_fwd_grad_enabled())
+        with enable_single_level_autograd_function():
+            return self.apply_straight(*tensors, options, compute)
+
+    def below_autograd(self, *tensors: Any, **options: Any) -> Any:
+        with below_autograd():
+            return self.operator(*tensors, **options)
+
+    def in_modes(self, reverse: bool, forward: bool, *tensors: Any, **options: Any) -> Any:
+        """Compute for the outer transforms: `apply` has turned off both of their modes."""
+        with torch.set_grad_enabled(reverse), _set_fwd_grad_enabled(forward):
+            return self.below_autograd(*tensors, **options)
+
+    def cast(self, device: str, *tensors: Any, **options: Any) -> Any:
+        """Compute inside of torch.autocast: f32 tensors are cast as those of torch.matmul."""
+        dtype = torch.get_autocast_dtype(device)
+        is_cast = lambda x: x is not None and x.dtype == torch.float32 and x.device.type == device
+        with below_autocast(device):
+            return self.operator(*[x.to(dtype) if is_cast(x) else x for x in tensors], **options)
+
+
+def _gradients(operator: _Operator) -> Any:
+    """Make the function whose arguments are the tensors, the options, and what computes the result."""
+    count = operator.count
 
     class Gradients(torch.autograd.Function):
         @staticmethod
@@ -158,24 +206,24 @@ def _register(
             *tensors, ctx.options, ctx.compute = arguments
             ctx.missing = (None,) * (count - len(tensors))  # the dispatcher leaves out defaults
             operands = *tensors, *ctx.missing
-            if ctx.compute is not run:
+            if ctx.compute is not operator.run:
                 ctx.save_for_forward(*operands)
             result = ctx.compute(*tensors, **ctx.options)
-            setup_context(ctx, operands, result)
+            operator.setup_context(ctx, operands, result)
             return result
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             saved = ctx.saved_tensors  # hooks that unpack them may call operators, with gradients
-            straight = ctx.compute is run and not torch.is_grad_enabled()
+            straight = ctx.compute is operator.run and not torch.is_grad_enabled()
             if straight and _goes_straight((*grads, *saved)):
                 _here.straight = True
                 try:
-                    gradients = run_where_it_lies(lambda _: backward(ctx, *grads, *saved), saved[0])
+                    gradients = run_where_it_lies(lambda _: operator.backward(ctx, *grads, *saved), saved[0])
                 finally:
                     _here.straight = False
             else:
-                gradients = backward(ctx, *grads, *saved)
+                gradients = operator.backward(ctx, *grads, *saved)
             return *gradients[: count - len(ctx.missing)], None, None
 
         @staticmethod
@@ -184,60 +232,32 @@ def _register(
                 duals = [(x, None) if x is None else _unpacked(x) for x in ctx.saved_tensors]
                 tensors, tangents = zip(*duals, strict=True)  # None instead of zeros
                 directions = [(place, x) for place, x in enumerate(tangents) if x is not None]
-                changes = [jvp(tensors, *each, ctx.options) for each in directions]
-                total = fake(*tensors, **ctx.options).zero_()
+                changes = [operator.jvp(tensors, *each, ctx.options) for each in directions]
+                total = operator.fake(*tensors, **ctx.options).zero_()
                 for change in changes:
                     total = (total + change).to(total.dtype)
             return total
 
-    def dispatched(*tensors: Any, **options: Any) -> Any:
-        if not (_records_gradients(tensors) or has_tangents(tensors)):
-            return redispatched(*tensors, **options)
-        compute = redispatched
-        if core._are_functorch_transforms_active():  # each calls this, the innermost one first
-            compute = partial(in_modes, torch.is_grad_enabled(), core._is_fwd_grad_enabled())
-        with enable_single_level_autograd_function():
-            return apply_straight(*tensors, options, compute)
+    return Gradients
 
-    def redispatched(*tensors: Any, **options: Any) -> Any:
-        with below_autograd():
-            return operator(*tensors, **options)
 
-    def in_modes(reverse: bool, forward: bool, *tensors: Any, **options: Any) -> Any:
-        """For the outer transforms: `apply` has turned off both of their modes."""
-        with torch.set_grad_enabled(reverse), _set_fwd_grad_enabled(forward):
-            return redispatched(*tensors, **options)
+def _register(
+    name: str, *parts: Any, autocast: bool = True, flops: Callable[..., int] = _flops
+) -> Callable[..., Any]:
+    """Define an operator, and return the function that calls it. parts: see `_Operator`.
 
-    def call(*tensors: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return operator(*tensors, **options)
-        if _here.straight and not torch.is_grad_enabled():
-            return function(*tensors, **options)
-        if not _goes_straight(tensors):
-            return operator(*tensors, **options)
-        if _records_gradients(tensors):
-            return apply_straight(*tensors, options, run)
-        return run(*tensors, **options)
-
-    def cast(device: str, *tensors: Any, **options: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
-        is_cast = lambda x: x is not None and x.dtype == torch.float32 and x.device.type == device
-        with below_autocast(device):
-            return operator(*[x.to(dtype) if is_cast(x) else x for x in tensors], **options)
-
-    # What `Function.apply` does first is for transforms of torch.func.
-    apply_straight = super(torch.autograd.Function, Gradients).apply
-    run = partial(run_where_it_lies, function)
-    LIBRARY.define(name + schema)
+    autocast: inside of torch.autocast, f32 tensors are cast. flops(shapes, out_shape): what torch's
+    FlopCounterMode counts. `torch.library.custom_op` does the same, at several times the host time of a call.
+    """
+    operator = _Operator(name, *parts)
     for device in ("CPU", "CUDA"):
-        LIBRARY.impl(name, run, device)
+        LIBRARY.impl(name, operator.run, device)
         if autocast:
-            LIBRARY.impl(name, partial(cast, device.lower()), f"Autocast{device}")
-    LIBRARY.impl(name, dispatched, "Autograd")
-    torch.library.register_fake(f"tensorcore_dsl::{name}", fake, lib=LIBRARY)
-    register_flop_formula(getattr(ops, name))(flops)
-    operator: Any = getattr(ops, name).default
-    return call
+            LIBRARY.impl(name, partial(operator.cast, device.lower()), f"Autocast{device}")
+    LIBRARY.impl(name, operator.with_autograd, "Autograd")
+    torch.library.register_fake(f"tensorcore_dsl::{name}", operator.fake, lib=LIBRARY)
+    register_flop_formula(operator.overloads)(flops)
+    return operator.call
 
 
 def _refuse_fp8_gradients(*tensors: torch.Tensor | None) -> None:
@@ -276,28 +296,10 @@ def _keep_all(ctx: Any, tensors: Any, result: Any) -> None:
 
 
 def _gemm(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    *,
-    alpha: float = 1,
-    beta: float = 1,
-    out_dtype: Any = None,
-    precision: str | None = None,
-    accumulate: str | None = None,
-    bits: str = "any",
+    a: Any, b: Any, c: Any = None, *, beta: float = 1, accumulate: str | None = None, **options: Any
 ) -> Any:
-    return kernels.gemm(
-        a,
-        b,
-        c,
-        alpha=alpha,
-        beta=0 if c is None else beta,
-        out_dtype=out_dtype,
-        bits=bits,
-        precision=precision,
-        accumulate=accumulation(accumulate),
-    )
+    beta = 0 if c is None else beta
+    return kernels.gemm(a, b, c, beta=beta, accumulate=accumulation(accumulate), **options)
 
 
 def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **options: Any) -> Any:
@@ -497,31 +499,11 @@ k_grouped_gemm: Callable[..., Any] = _register(
 # -- scaled_gemm ------------------------------------------------------------------------------
 
 
-def _scaled(
-    a: Any,
-    b: Any,
-    a_scales: Any,
-    b_scales: Any,
-    a_source: Any = None,
-    b_source: Any = None,
-    *,
-    out_dtype: Any = None,
-    bits: str = "any",
-) -> Any:
-    return kernels.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
+def _scaled(a: Any, b: Any, a_scales: Any, b_scales: Any, *sources: Any, **options: Any) -> Any:
+    return kernels.scaled_gemm(a, b, a_scales, b_scales, **options)
 
 
-def _scaled_fake(
-    a: Any,
-    b: Any,
-    a_scales: Any,
-    b_scales: Any,
-    a_source: Any = None,
-    b_source: Any = None,
-    *,
-    out_dtype: Any = None,
-    bits: str = "any",
-) -> Any:
+def _scaled_fake(a: Any, b: Any, *others: Any, out_dtype: Any = None, **options: Any) -> Any:
     _rank((2,), a, b)
     _same("K", a.shape[1], b.shape[0])
     return a.new_empty((a.shape[0], b.shape[1]), dtype=_result_dtype(a, out_dtype))
