@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.launch import Loaded
 
 CUBIN = Cubin("fake", "sm_90a", "", b"", "")
@@ -73,6 +74,13 @@ class FakeGpu:
     def __post_init__(self):
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
         self.launch = prototype(self._launch)
+
+    def of_the_machine(self, monkeypatch):
+        """The driver of the package from now on: an H200."""
+        monkeypatch.setattr(driver, "cuda_available", lambda: True)
+        monkeypatch.setattr(driver, "compute_capability", lambda: 90)
+        monkeypatch.setattr(driver, "cuda_driver", lambda: self)
+        return self
 
     def _launch(self, config, function, parameters, extra):
         if self.codes:

@@ -12,7 +12,6 @@ from fake_gpu import CUBIN, FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernel.specialisation import Specialisation
-from tensorcore_dsl.runtime import targets
 from tensorcore_dsl.runtime.fast_launch.argument_kinds import Same, kinds_of
 
 
@@ -59,11 +58,8 @@ def test_code_for_none_is_not_there():
 
 
 def test_none_takes_no_place_among_the_parameters(monkeypatch):
-    fake = FakeGpu()
+    fake = FakeGpu().of_the_machine(monkeypatch)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
-    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
     monkeypatch.setattr(Specialisation, "cubin", CUBIN)
 
     @tc.kernel

@@ -16,7 +16,6 @@ from running import ASSEMBLES
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.environment.json_store import read_again
-from tensorcore_dsl.runtime import targets
 from tensorcore_dsl.runtime.trials import FINALISTS, ROUNDS
 from tensorcore_dsl.tuning import memory
 
@@ -460,11 +459,7 @@ def test_without_a_cache_results_last_as_long_as_the_process(monkeypatch, cache)
 
 @pytest.fixture
 def gpu(monkeypatch):
-    fake = FakeGpu(duration=lambda record: 1e-3)
-    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
-    return fake
+    return FakeGpu(duration=lambda record: 1e-3).of_the_machine(monkeypatch)
 
 
 def on_gpu(n: int = 1000) -> tuple[Any, Any]:

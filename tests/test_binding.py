@@ -12,7 +12,6 @@ from fake_gpu import CUBIN, FakeGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernel.specialisation import Specialisation
-from tensorcore_dsl.runtime import targets
 
 
 def function_of(text: str) -> Any:
@@ -113,12 +112,9 @@ def test_a_const_parameter_keeps_its_place(kernel, args, named, value):
 
 def test_launches_on_a_gpu_bind_in_the_same_way(monkeypatch):
     """A launch by position alone goes to the fast path, which knows no Const value."""
-    fake = FakeGpu()
+    fake = FakeGpu().of_the_machine(monkeypatch)
     monkeypatch.setattr(Specialisation, "cubin", CUBIN)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
-    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
 
     @tc.kernel
     def store(a: tc.s32, n: tc.Const = 2, b: tc.s32 = 3):

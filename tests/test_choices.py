@@ -17,7 +17,6 @@ from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.families import family_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
-from tensorcore_dsl.runtime import targets
 from tests.fuzz import product_cases
 
 SEED, CASES = 5, 1000
@@ -26,12 +25,8 @@ SEED, CASES = 5, 1000
 @pytest.fixture
 def gpu(monkeypatch):
     """The target "cuda" is an H200 that does nothing, on a machine with an assembler."""
-    fake = FakeGpu()
-    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
     monkeypatch.setattr(ptxas, "candidates", lambda: ("ptxas",))
-    return fake
+    return FakeGpu().of_the_machine(monkeypatch)
 
 
 def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[list[str]]:

@@ -15,7 +15,6 @@ from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.kernels import HopperConfig, VirtualGroup
 from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK, PUSHED_ROWS
 from tensorcore_dsl.kernels.host import distributed
-from tensorcore_dsl.runtime import targets
 
 SMALL = HopperConfig(BM=64, BN=64, stages=3)
 PAIRS = HopperConfig(BM=128, BN=64, stages=3, cluster_m=2)
@@ -185,11 +184,8 @@ class OneRank:
 @pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"])
 def test_launch_of_one_rank_on_a_gpu(name, monkeypatch):
     """Both launches, of which the second one is prepared; each rank's array has a tensor map."""
-    fake, group = FakeGpu(), OneRank()
+    fake, group = FakeGpu().of_the_machine(monkeypatch), OneRank()
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
-    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
     x, w = operands(1, 256, 64, 128, False, np.float16)
     for _ in range(2):
         getattr(kernels, name)(OnGpu(x[0]), OnGpu(w[0]), group, config=SMALL)

@@ -279,12 +279,8 @@ def test_the_environment_and_the_context_choose(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    fake = FakeGpu()
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
-    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
-    return fake
+    return FakeGpu().of_the_machine(monkeypatch)
 
 
 @pytest.mark.skipif(not ASSEMBLES, reason="needs numba-cuda")

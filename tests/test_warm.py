@@ -17,7 +17,6 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import kernel_cache
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import warming
-from tensorcore_dsl.runtime import targets
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SIZES = ((64, 96, 128), (300, 304, 304), (8, 4096, 2048))
@@ -87,10 +86,7 @@ def test_the_same_kernels_as_on_a_gpu(monkeypatch):
     (bound,) = warming.kernels_of([(a, b, {})], "sm_90a")
     with pytest.raises(LookupError):
         bound.compile()
-    fake = FakeGpu()
-    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
+    FakeGpu().of_the_machine(monkeypatch)
     bound.kernel._specialisations.clear()
     with tc.target("cuda"), pytest.raises(LookupError):
         kernels.gemm(OnGpu(a), OnGpu(b), out=OnGpu(d))
