@@ -6,7 +6,7 @@ import tensorcore_dsl as tc
 
 
 @tc.kernel
-def long_sums(a: tc.Array, b: tc.Array, sums: tc.Array, differences: tc.Array, sign: tc.Const):
+def long_sums(a, b, sums, differences, sign: tc.Const):
     """Numbers of four words each, (words, threads), the lowest first; the fifth is the carry."""
     t, kind = tc.threadIdx.x, f"{sign}{8 * a.dtype.itemsize}"
     for op, out in (("add", sums), ("sub", differences)):
@@ -18,7 +18,7 @@ def long_sums(a: tc.Array, b: tc.Array, sums: tc.Array, differences: tc.Array, s
 
 
 @tc.kernel
-def long_products(a: tc.Array, b: tc.Array, out: tc.Array):
+def long_products(a, b, out):
     """Products of two words by two, as the manual's example computes them (9.7.2.6)."""
     t, kind = tc.threadIdx.x, a.dtype
     a0, a1, b0, b1 = a[0, t], a[1, t], b[0, t], b[1, t]
@@ -36,7 +36,7 @@ def long_products(a: tc.Array, b: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def carries_apart(a: tc.Array, out: tc.Array):
+def carries_apart(a, out):
     """Only even threads add a second time; all read their own carry, after a barrier."""
     t = tc.threadIdx.x
     tc.emit("add.cc.u32", 0xFFFFFFFF, 1)
@@ -47,12 +47,12 @@ def carries_apart(a: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def reads_nothing(out: tc.Array):
+def reads_nothing(out):
     out[tc.threadIdx.x] = tc.emit("addc.u32", 0, 0)
 
 
 @tc.kernel
-def mixed_carries(a: tc.Array, b: tc.Array, out: tc.Array):
+def mixed_carries(a, b, out):
     """A borrow that a sum reads, and a carry that a difference reads."""
     t = tc.threadIdx.x
     out[0, t] = tc.emit("sub.cc.u32", a[0, t], b[0, t])

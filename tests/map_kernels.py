@@ -50,10 +50,10 @@ def describe(place, space, array, box, swizzle, element, fill):
 
 @tc.kernel
 def boxes_by_maps(
-    y: tc.Array,
-    maps: tc.Array,
-    corner: tc.Array,
-    x: tc.Array,
+    y,
+    maps,
+    corner,
+    x,
     box: tc.Const,
     element: tc.Const,
     swizzle: tc.Const = 0,

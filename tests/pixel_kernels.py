@@ -32,14 +32,7 @@ OPEN = {"between two steps": ((2, 9, 7, 16), (0, 1, 3, 0), (0, 0), ((12, 16), (0
 
 
 @tc.kernel(threads=32)
-def load_column(
-    x: tc.Array,
-    out: tc.Array,
-    index: tc.Const,
-    offsets: tc.Const,
-    described: tc.Const,
-    nan_fill: tc.Const = False,
-):
+def load_column(x, out, index: tc.Const, offsets: tc.Const, described: tc.Const, nan_fill: tc.Const = False):
     """Load one column of pixels to a tile, and the tile to `out`, (pixels, channels)."""
     box, lower, upper, steps, swizzle = described
     corners = lower, upper
@@ -60,7 +53,7 @@ def load_column(
 
 
 @tc.kernel(threads=32)
-def store_column(x: tc.Array, out: tc.Array, index: tc.Const, described: tc.Const, reduce: tc.Const = None):
+def store_column(x, out, index: tc.Const, described: tc.Const, reduce: tc.Const = None):
     """Store `x`, (pixels, channels), to a column of pixels of `out`, or reduce it there."""
     box, lower, upper, steps, swizzle = described
     column = tc.tensor_map(out, box, swizzle, im2col=(lower, upper), element_strides=steps)
@@ -77,7 +70,7 @@ def store_column(x: tc.Array, out: tc.Array, index: tc.Const, described: tc.Cons
 
 
 @tc.kernel(threads=128)
-def convolve(x: tc.Array, taps: tc.Array, out: tc.Array, shape: tc.Const, geometry: tc.Const):
+def convolve(x, taps, out, shape: tc.Const, geometry: tc.Const):
     """An implicit GEMM: 64 pixels of `out`, (pixels, 16), of images `x`, (N, H, W, 64), in a block.
 
     taps: of `shape`, (R, S, 16, 64), f16. One load brings the input of a tap for all pixels of the

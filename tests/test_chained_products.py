@@ -42,10 +42,10 @@ def like_the_library(monkeypatch):
 
 @tc.kernel
 def chained(
-    a: tc.Array,
-    b: tc.Array,
-    c: tc.Array,
-    d: tc.Array,
+    a,
+    b,
+    c,
+    d,
     kind: tc.Const = "",
     into: tc.Const = "",
     k: tc.Const = 0,
@@ -184,7 +184,7 @@ TURNS = 7
 
 
 @tc.kernel
-def in_turns(a: tc.Array, b: tc.Array, d: tc.Array, first: tc.s32):
+def in_turns(a, b, d, first: tc.s32):
     """Two warpgroups add up products of two stages; each forgets in a turn of its own."""
     tc.launch_bounds(256)
     mma = tc.wgmma.m64n32k32(tc.s8, tc.s8, tc.s32)
@@ -225,7 +225,7 @@ def test_products_of_the_same_stages_in_turns(first):
 
 
 @tc.kernel
-def halves(a: tc.Array, b: tc.Array, d: tc.Array, first: tc.s32, gap: tc.Const = -1, early: tc.Const = ""):
+def halves(a, b, d, first: tc.s32, gap: tc.Const = -1, early: tc.Const = ""):
     """One warpgroup computes two halves with the same B; each forgets in a turn of its own."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n32k32(tc.s8, tc.s8, tc.s32)
@@ -295,7 +295,7 @@ def test_the_half_that_is_in_flight(early):
 
 
 @tc.kernel
-def mistakes(out: tc.Array, gap: tc.Const = 64, touched: tc.Const = False, apart: tc.Const = 0):
+def mistakes(out, gap: tc.Const = 64, touched: tc.Const = False, apart: tc.Const = 0):
     """Two products with results of their own. gap: the row of A that nobody writes; touched: no
     fence behind the second result; apart: the second A of half of the threads, in bytes."""
     tc.launch_bounds(128)
@@ -355,7 +355,7 @@ def test_the_first_tile_by_the_number_of_a_role():
     mma = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
 
     @tc.kernel(threads=384)
-    def kernel(a: tc.Array, b: tc.Array, d: tc.Array):
+    def kernel(a, b, d):
         of_b = tc.shared((2, 2, 16, 64), tc.bf16, swizzle=128)
         of_a = tc.shared((2, 64, 64), tc.bf16, swizzle=128)
         for part in tc.static_range(2):

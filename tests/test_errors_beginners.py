@@ -79,7 +79,7 @@ def forgets_the_module():
     F32,
     error=CompileError,
 )
-def writes_triton(x: tc.Array):
+def writes_triton(x):
     tl.load(x)  # noqa: F821
 
 
@@ -104,7 +104,7 @@ def helper(value):
     F32,
     error=CompileError,
 )
-def misspells_an_attribute(x: tc.Array):
+def misspells_an_attribute(x):
     x.shpe  # noqa: B018
 
 
@@ -114,7 +114,7 @@ def misspells_an_attribute(x: tc.Array):
     F32,
     error=CompileError,
 )
-def wants_a_length(x: tc.Array):
+def wants_a_length(x):
     x.length  # noqa: B018
 
 
@@ -259,7 +259,7 @@ def asks_for_bits(n):
     F32,
     tc.s32,
 )
-def loads_many(x: tc.Array, n):
+def loads_many(x, n):
     x.at(0).load(n)
 
 
@@ -300,7 +300,7 @@ def calls_a_number():
 
 
 @refused("a 1-dimensional f32 array cannot be called", "x(1)", F32)
-def calls_an_array(x: tc.Array):
+def calls_an_array(x):
     x(1)
 
 
@@ -309,12 +309,12 @@ def calls_an_array(x: tc.Array):
     "other[1, 32]",
     F32,
 )
-def launches(x: tc.Array):
+def launches(x):
     other[1, 32](x)
 
 
 @tc.kernel
-def other(x: tc.Array):
+def other(x):
     x[0] = 1
 
 
@@ -392,7 +392,7 @@ def test_what_is_no_type(given):
 
 
 @tc.kernel
-def types(x: tc.Array, n: np.int64, f: f32, h: np.dtype("float16")):  # noqa: F821
+def types(x, n: np.int64, f: f32, h: np.dtype("float16")):  # noqa: F821
     tile, own = tc.shared(32, np.float16), tc.local(2, "float32")
     tile[tc.threadIdx.x] = x[tc.threadIdx.x].to(np.float16)
     mma = tc.mma.m16n8k16(np.float16, "f16", np.float32)
@@ -466,7 +466,7 @@ def computes_by_numpy(x):
     "np.sum(x)",
     F32,
 )
-def sums_by_numpy(x: tc.Array):
+def sums_by_numpy(x):
     np.sum(x)
 
 
@@ -518,18 +518,18 @@ ENDLESS = "the length of a 1-dimensional f32 array is known at run time: use sha
 
 
 @refused(ENDLESS, "for value in x:", F32)
-def iterates(x: tc.Array):
+def iterates(x):
     for value in x:
         print(value)
 
 
 @refused(ENDLESS, "a, b = x", F32)
-def unpacks(x: tc.Array):
+def unpacks(x):
     a, b = x
 
 
 @refused(ENDLESS, "list(x)", F32)
-def lists(x: tc.Array):
+def lists(x):
     list(x)
 
 
@@ -538,7 +538,7 @@ def lists(x: tc.Array):
     "x == 0",
     F32,
 )
-def compares_arrays(x: tc.Array):
+def compares_arrays(x):
     if x == 0:
         x[0] = 1
 
@@ -546,13 +546,13 @@ def compares_arrays(x: tc.Array):
 @refused(
     "a 2-dimensional f32 array is neither true nor false: test an element, or `is not None`", "if x:", MATRIX
 )
-def asks_an_array(x: tc.Array):
+def asks_an_array(x):
     if x:
         x[0, 0] = 1
 
 
 @refused("@ is not defined for a 2-dimensional f32 array and a 2-dimensional f32 array", "x @ x", MATRIX)
-def multiplies_arrays(x: tc.Array):
+def multiplies_arrays(x):
     x @ x  # noqa: B018
 
 
@@ -736,7 +736,7 @@ def test_launches(case):
 
 
 @tc.kernel
-def allowed(x: tc.Array, bias: tc.Const = None):
+def allowed(x, bias: tc.Const = None):
     total = 0.0
     for value in tc.local(3, tc.f32, fill=2.0):
         total += value

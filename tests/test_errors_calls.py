@@ -122,7 +122,7 @@ def unrolls_nothing():
     MATRIX,
     arch="sm_90a",
 )
-def loads_without_a_map(x: tc.Array):
+def loads_without_a_map(x):
     tile, bars = tc.shared((16, 16), tc.f32), tc.mbarriers(1)
     tc.tma_load(tile, x, (0, 0), bars[0])
 

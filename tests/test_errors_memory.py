@@ -149,7 +149,7 @@ def test_rows_that_are_no_operand_say_which_shape_is(constants, choose, message)
 
 
 @tc.kernel
-def product_of_stage(x: tc.Array, stage: tc.s32, out: tc.Array, rows: tc.Const):
+def product_of_stage(x, stage: tc.s32, out, rows: tc.Const):
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
     tile, t = tc.shared((192, 64), tc.bf16, swizzle=128), tc.threadIdx.x
@@ -255,7 +255,7 @@ def waits_for_fewer_stores_than_none():
 
 @tc.kernel
 def load_box(
-    x: tc.Array,
+    x,
     shape: tc.Const = (64, 64),
     dtype: tc.Const = tc.bf16,
     swizzle: tc.Const = 0,
@@ -409,7 +409,7 @@ def test_a_tile_of_columns_is_contiguous_as_the_array_is(rows):
 @pytest.mark.parametrize("by_name", [False, True])
 def test_boxes_of_rows_and_of_columns_arrive_as_they_are(order, by_name):
     @tc.kernel(threads=32)
-    def move(x: tc.Array, out: tc.Array, elements: tc.Array, transposed: tc.Const):
+    def move(x, out, elements, transposed: tc.Const):
         tile, bar = tc.shared((8, 8), x.dtype), tc.mbarriers(1)[0]
         tile = tile.T if transposed else tile
         source, target = tc.tensor_map(x, (8, 8)), tc.tensor_map(out, (8, 8))
@@ -656,7 +656,7 @@ def vector_leaves_a_tile():
 
 def test_what_a_predicate_decides_is_no_error():
     @tc.kernel
-    def guarded(x: tc.Array, n: tc.s32):
+    def guarded(x, n: tc.s32):
         view, tile = x[0:64], tc.shared((8, 6), tc.f32)
         view.at(64).load(pred=n > 64)
         tile.at(0, 4).store([1.0, 2.0, 3.0, 4.0], pred=False)
@@ -668,7 +668,7 @@ def test_what_a_predicate_decides_is_no_error():
 
 
 @tc.kernel
-def products_in_flight(x: tc.Array, use: tc.Const, waits: tc.Const, commits: tc.Const = True):
+def products_in_flight(x, use: tc.Const, waits: tc.Const, commits: tc.Const = True):
     mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
     tile = tc.shared((64, 64), tc.bf16, swizzle=128)
     for i in tc.static_range(32):
@@ -696,7 +696,7 @@ def products_in_flight(x: tc.Array, use: tc.Const, waits: tc.Const, commits: tc.
 
 
 @tc.kernel
-def stores_in_flight(x: tc.Array, pending: tc.Const = None, commits: tc.Const = True):
+def stores_in_flight(x, pending: tc.Const = None, commits: tc.Const = True):
     tile, map = tc.shared((8, 32), tc.f32, align=128), tc.tensor_map(x, (8, 32))
     for i in range(2):
         tile[tc.warp_id(), tc.lane_id()] = i
@@ -712,7 +712,7 @@ def stores_in_flight(x: tc.Array, pending: tc.Const = None, commits: tc.Const = 
 
 
 @tc.kernel
-def copies_in_flight(x: tc.Array, pending: tc.Const):
+def copies_in_flight(x, pending: tc.Const):
     tile, t = tc.shared((2, 128), tc.f32), tc.lane_id()
     for s in tc.static_range(2):
         tc.cp_async(tile.at(s, 4 * t), x.at(0, 4 * t), 16)
@@ -780,7 +780,7 @@ def test_waits_that_leave_too_much_in_flight(kernel, threads, args, words):
 
 
 @tc.kernel(threads=32)
-def announced(a: tc.Array, out: tc.Array, bytes: tc.Const, single: tc.Const):
+def announced(a, out, bytes: tc.Const, single: tc.Const):
     first, second, full = tc.shared((1, 32), tc.f32), tc.shared((1, 32), tc.f32), tc.mbarriers(2)
     map = tc.tensor_map(a, (1, 32))
     if tc.threadIdx.x == 0:
@@ -828,7 +828,7 @@ def test_too_few_announced_bytes(single):
 )
 def test_boxes_that_no_tensor_map_has(box, swizzle, message):
     @tc.kernel
-    def mapped(x: tc.Array):
+    def mapped(x):
         _ = tc.tensor_map(x, box, swizzle)
 
     with pytest.raises(LayoutError) as error:
@@ -838,7 +838,7 @@ def test_boxes_that_no_tensor_map_has(box, swizzle, message):
 
 
 @tc.kernel(threads=32)
-def unaligned(x: tc.Array):
+def unaligned(x):
     _, tile, bar = tc.shared(4, tc.f32), tc.shared((8, 32), tc.f32), tc.mbarriers(1)[0]
     map = tc.tensor_map(x, (8, 32))
     if tc.threadIdx.x == 0:
@@ -855,7 +855,7 @@ def test_a_tile_that_is_not_aligned():
 
 
 @tc.kernel(threads=32)
-def aligned_to(x: tc.Array, align: tc.Const, first: tc.Const = 0):
+def aligned_to(x, align: tc.Const, first: tc.Const = 0):
     _, tile = tc.shared(1, tc.f16, align=2), tc.shared((16, 16), tc.f16, align=align)
     tile[tc.threadIdx.x % 16, tc.threadIdx.x // 16] = 1
     tc.syncwarp()
@@ -873,7 +873,7 @@ def test_accesses_to_a_tile_that_is_not_aligned():
 
 
 @tc.kernel(threads=32)
-def copied_to_dynamic(x: tc.Array, out: tc.Array, offset: tc.Const):
+def copied_to_dynamic(x, out, offset: tc.Const):
     map, bar = tc.tensor_map(x, (8, 32)), tc.mbarriers(1)[0]
     tile = tc.dynamic_shared((8, 32), tc.f32, offset=offset)
     if tc.threadIdx.x == 0:

@@ -69,7 +69,7 @@ def test_other_texts_are_refused(text):
 
 
 @tc.kernel
-def tickets(count: tc.Array, out: tc.Array):
+def tickets(count, out):
     if tc.lane_id() == 0:
         out[tc.threadIdx.x // 32] = tc.atomic("add", count.at(0), 1)
 
@@ -94,7 +94,7 @@ def test_a_warp_stops_at_a_switch():
 
 
 @tc.kernel
-def in_pairs(x: tc.Array, out: tc.Array, how: tc.Const = "races"):
+def in_pairs(x, out, how: tc.Const = "races"):
     """Each thread reads what its neighbour in the warp has written."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -138,7 +138,7 @@ def test_lanes_meet_where_they_must(how):
 
 
 @tc.kernel
-def polled(flag: tc.Array, out: tc.Array):
+def polled(flag, out):
     """Warps that poll a word in memory let the one run that sets it."""
     if tc.warp_id() == 1:
         tc.atomic("exch", flag.at(0), 7)
@@ -149,13 +149,13 @@ def polled(flag: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def never(flag: tc.Array):
+def never(flag):
     while tc.atomic("add", flag.at(0), 0) == 0:
         pass
 
 
 @tc.kernel
-def unmatched(out: tc.Array):
+def unmatched(out):
     if tc.warp_id() == 0:
         tc.barrier(1, 64)
     else:
@@ -206,7 +206,7 @@ def test_results_that_differ():
 
 
 @tc.kernel
-def depends(flag: tc.Array, out: tc.Array):
+def depends(flag, out):
     """Warp 0 goes wrong if warp 1 has run between its two accesses; nothing else shows that."""
     if tc.threadIdx.x == 0:
         before = tc.atomic("add", flag.at(0), 0)
@@ -242,7 +242,7 @@ def test_an_error_of_the_first_order():
 
 
 @tc.kernel
-def unique(count: tc.Array, total: tc.Array):
+def unique(count, total):
     """Which warp comes first does not matter to the sum."""
     if tc.lane_id() == 0:
         tc.atomic("add", total.at(0), tc.atomic("add", count.at(0), 1))
@@ -270,7 +270,7 @@ def test_bits_are_compared():
     """Zeros of both signs differ, NaNs of the same bits do not."""
 
     @tc.kernel
-    def last(count: tc.Array, out: tc.Array):
+    def last(count, out):
         if tc.lane_id() == 0:
             place = tc.atomic("add", count.at(0), 1)
             if place == 1:
@@ -327,14 +327,14 @@ def test_the_tutorial_has_no_false_alarm(number):
 
 
 @tc.kernel
-def by_the_elected_lane(x: tc.Array, out: tc.Array, bug: tc.Const):
+def by_the_elected_lane(x, out, bug: tc.Const):
     """The elected lane may be any lane."""
     if tc.elect():
         out[0] = x[tc.lane_id() if bug else 0]
 
 
 @tc.kernel
-def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
+def asked_once(x, out, asks: tc.Const, bug: tc.Const):
     """The answer of the first test decides nothing. The twin asks until the copy has come."""
     tc.launch_bounds(64)
     source, tile, bar = tc.tensor_map(x, (1, 32)), tc.shared((1, 32), tc.s32, align=128), tc.mbarriers(1)[0]
@@ -361,7 +361,7 @@ def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
 
 
 @tc.kernel(threads=64)
-def handed_on(x: tc.Array, out: tc.Array, bug: tc.Const):
+def handed_on(x, out, bug: tc.Const):
     """Warp 0 stores and arrives; warp 1 waits and loads."""
     tile, bar = tc.shared(32, tc.s32), tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:

@@ -18,9 +18,7 @@ import tensorcore_dsl as tc
 
 
 @tc.kernel
-def through_a_tile(
-    x: tc.Array, out: tc.Array, source: tc.Const, target: tc.Const, grid: tc.Const, turned: tc.Const = False
-):
+def through_a_tile(x, out, source: tc.Const, target: tc.Const, grid: tc.Const, turned: tc.Const = False):
     """Fragments by stmatrix to a tile, by ldmatrix from it as another operand, and to `out`."""
     rows, cols = grid[0] * source.layout.rows, grid[1] * source.layout.cols
     tile = tc.shared((cols, rows) if turned else (rows, cols), target.dtype, swizzle=128)
@@ -65,15 +63,7 @@ def test_converted_accumulators_through_shared_memory(source, target, of, turned
 
 
 @tc.kernel
-def moved(
-    x: tc.Array,
-    out: tc.Array,
-    operand: tc.Const,
-    row: tc.s32,
-    col: tc.s32,
-    bounded: tc.Const,
-    convert: tc.Const = False,
-):
+def moved(x, out, operand: tc.Const, row: tc.s32, col: tc.s32, bounded: tc.Const, convert: tc.Const = False):
     fragment = tc.load_elements(x, operand, origin=(row, col), bounded=bounded, otherwise=-7, convert=convert)
     tc.store_elements(out, fragment + 1, origin=(row, col), bounded=bounded)
 
@@ -93,7 +83,7 @@ def test_bounded_loads_and_stores(operand, place):
 
 
 @tc.kernel
-def filled(x: tc.Array, out: tc.Array, row: tc.s32):
+def filled(x, out, row: tc.s32):
     tc.store_elements(out, tc.load_elements(x, F16.d, origin=(row, 2), bounded=True, otherwise=-7))
 
 
@@ -117,7 +107,7 @@ def test_loads_and_stores_convert(source, operand):
 
 
 @tc.kernel
-def paired(x: tc.Array, out: tc.Array, col: tc.s32, step: tc.Const, view: tc.Const = 0):
+def paired(x, out, col: tc.s32, step: tc.Const, view: tc.Const = 0):
     tile = tc.shared((16, 16), x.dtype, swizzle=32)
     source = x[:, view:]
     fragment = tc.load_elements(source, F16.a, origin=(0, col * step))
@@ -141,15 +131,7 @@ def test_neighbours_move_together_where_alignment_is_known(step, view, together)
 
 
 @tc.kernel(threads=128)
-def copied(
-    x: tc.Array,
-    out: tc.Array,
-    row: tc.s32,
-    col: tc.s32,
-    shape: tc.Const,
-    swizzle: tc.Const,
-    options: tc.Const,
-):
+def copied(x, out, row: tc.s32, col: tc.s32, shape: tc.Const, swizzle: tc.Const, options: tc.Const):
     tile = tc.shared(shape, x.dtype, swizzle=swizzle)
     tc.copy_tile(tile, x, (row, col), **options)
     tc.cp_async_commit()
@@ -194,9 +176,7 @@ def test_copies_in_both_orders(order, vector):
 
 
 @tc.kernel(threads=64)
-def wide_copy(
-    x: tc.Array, out: tc.Array, factor: tc.Const, vector: tc.Const = None, transposed: tc.Const = False
-):
+def wide_copy(x, out, factor: tc.Const, vector: tc.Const = None, transposed: tc.Const = False):
     tile = tc.shared((2, 16, 64), tc.f16, swizzle=128)
     view = tile[1, :, :].T if transposed else tile[1, :, :]
     for k in range(0, x.shape[1 - transposed], 64):
@@ -224,7 +204,7 @@ def test_copies_are_as_wide_as_is_known(transposed, vector, size):
 
 
 @tc.kernel
-def copied_by_some(x: tc.Array, out: tc.Array):
+def copied_by_some(x, out):
     """The second of four warps copies a matrix of a batch."""
     tile = tc.shared((12, 20), x.dtype)
     if tc.warp_id() == 1:
@@ -242,7 +222,7 @@ def test_some_threads_copy_a_part_of_a_batch():
 
 
 @tc.kernel(threads=128)
-def copied_by_tma(x: tc.Array, out: tc.Array, row: tc.s32):
+def copied_by_tma(x, out, row: tc.s32):
     tile = tc.shared((16, 64), x.dtype, swizzle=128)
     full = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
@@ -262,7 +242,7 @@ def test_tma_copies_a_tile():
 
 
 @tc.kernel(threads=32)
-def row_beyond_a_single_row(x: tc.Array, out: tc.Array):
+def row_beyond_a_single_row(x, out):
     tile = tc.shared((4, 32), x.dtype)
     tc.copy_tile(tile, x, (0, 0), bounded=True)
     tc.cp_async_commit()

@@ -76,7 +76,7 @@ def test_layouts_of_equal_names_are_equal():
 
 
 @tc.kernel
-def converted(x: tc.Array, out: tc.Array, operand: tc.Const, through: tc.Const):
+def converted(x, out, operand: tc.Const, through: tc.Const):
     fragment = tc.load_elements(x, operand)
     for dtype in through:
         fragment = fragment.to(dtype)
@@ -100,7 +100,7 @@ def test_conversion_keeps_the_layout(instr, name, through):
 
 
 @tc.kernel
-def halved(x: tc.Array, out: tc.Array, dtype: tc.Const):
+def halved(x, out, dtype: tc.Const):
     tc.store_elements(out, tc.load_elements(x, F16.d).to(dtype))
 
 
@@ -115,7 +115,7 @@ def test_pairs_are_converted_together_and_rounded_to_nearest(dtype):
 
 
 @tc.kernel
-def accumulates_in_halves(a: tc.Array, b: tc.Array, c: tc.Array, out: tc.Array):
+def accumulates_in_halves(a, b, c, out):
     """A converted accumulator is the C of the product that accumulates in f16."""
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f16)
     acc = tc.load_elements(c, F16.d).to(tc.f16)
@@ -138,7 +138,7 @@ def only_large(value):
 
 
 @tc.kernel
-def maps(x: tc.Array, out: tc.Array, picked: tc.Array, count: tc.s32):
+def maps(x, out, picked, count: tc.s32):
     fragment = tc.load_elements(x, F16.d)
     tc.store_elements(out, fragment.map(only_large))
     masked = fragment.map_coordinates(lambda v, i, j: v if i + j < count else 100 * i + j)
@@ -155,7 +155,7 @@ def test_maps_of_elements_and_coordinates():
 
 
 @tc.kernel
-def selects(x: tc.Array, y: tc.Array, out: tc.Array):
+def selects(x, y, out):
     a, b = tc.load_elements(x, F16.d), tc.load_elements(y, F16.d)
     rows = tc.row_max(a)
     tc.store_elements(out[0, :, :], tc.select(a > b, a, b))
@@ -178,7 +178,7 @@ def test_comparisons_of_fragments_select_elements():
 
 
 @tc.kernel
-def chosen_mask(x: tc.Array, out: tc.Array, count: tc.s32):
+def chosen_mask(x, out, count: tc.s32):
     a = tc.load_elements(x, F16.d)
     mask = a > 0
     if count > 2:
@@ -197,7 +197,7 @@ def test_masks_in_branches_and_loops(count):
 
 
 @tc.kernel
-def turned_pairs(x: tc.Array, out: tc.Array):
+def turned_pairs(x, out):
     """The transpose of each 8x8 matrix of an accumulator is one of a B."""
     pairs = [tc.movmatrix(r) for r in tc.load_elements(x, F16.d, convert=True).to(tc.f16).registers]
     for i, pair in enumerate(pairs):
@@ -216,7 +216,7 @@ def test_movmatrix_transposes_and_keeps_the_type():
 
 
 @tc.kernel
-def assigned_items(x: tc.Array, out: tc.Array, count: tc.s32):
+def assigned_items(x, out, count: tc.s32):
     acc = tc.load_elements(x, F16.d)
     copy = acc
     acc[0] = 50
@@ -252,7 +252,7 @@ def test_elements_are_assigned_and_fragments_are_values():
 
 
 @tc.kernel
-def assigned_halves(x: tc.Array, out: tc.Array):
+def assigned_halves(x, out):
     fragment = tc.load_elements(x, F16.a)
     fragment[3] = 9.0
     fragment[4] = tc.f32(2.5)
@@ -272,7 +272,7 @@ def test_elements_of_packed_fragments_are_assigned():
 
 
 @tc.kernel
-def row_reductions(x: tc.Array, out: tc.Array, operand: tc.Const):
+def row_reductions(x, out, operand: tc.Const):
     fragment = tc.load_elements(x, operand)
     tc.store_rows(out[0, :], tc.row_sum(fragment))
     tc.store_rows(out[1, :], tc.row_max(fragment))
@@ -292,7 +292,7 @@ def test_reductions_of_rows(instr, name):
 
 
 @tc.kernel
-def column_reductions(x: tc.Array, out: tc.Array, operand: tc.Const):
+def column_reductions(x, out, operand: tc.Const):
     fragment = tc.load_elements(x, operand)
     tc.store_columns(out, tc.reduce_columns(fragment, tc.maximum))
 
@@ -307,7 +307,7 @@ def test_reductions_of_columns(instr, name):
 
 
 @tc.kernel
-def softmax(x: tc.Array, out: tc.Array, tops: tc.Array, operand: tc.Const, parts: tc.Const):
+def softmax(x, out, tops, operand: tc.Const, parts: tc.Const):
     """Rows of `parts` fragments side by side, and of all rounds of a loop: online."""
     width = operand.layout.cols
     best, total = tc.row_values(operand, -math.inf), tc.row_values(operand)
@@ -336,7 +336,7 @@ def test_row_values_are_broadcast_and_carried_through_loops(operand, parts):
 
 
 @tc.kernel
-def lines(x: tc.Array, rows: tc.Array, cols: tc.Array, out: tc.Array, operand: tc.Const, first: tc.s32):
+def lines(x, rows, cols, out, operand: tc.Const, first: tc.s32):
     fragment = tc.load_elements(x, operand)
     r = tc.load_rows(rows, operand, origin=first, bounded=True, otherwise=-3)
     c = tc.load_columns(cols, fragment, bounded=True)
@@ -363,7 +363,7 @@ def test_rows_and_columns_of_arrays(operand):
 
 
 @tc.kernel
-def partly_stored(out: tc.Array, cols: tc.Array, first: tc.s32):
+def partly_stored(out, cols, first: tc.s32):
     tc.store_rows(out, tc.row_values(F16.d, 7), origin=first, bounded=True)
     tc.store_columns(cols, tc.column_values(F16.d, 2.5, tc.f16), origin=0)
 
@@ -378,7 +378,7 @@ def test_row_values_beyond_the_end_are_not_stored(first):
 
 
 @tc.kernel
-def scaled_pairs(x: tc.Array, scales: tc.Array, out: tc.Array):
+def scaled_pairs(x, scales, out):
     fragment = tc.load_elements(x, F16.b)
     tc.store_elements(out, fragment * tc.load_columns(scales, fragment))
 
@@ -392,7 +392,7 @@ def test_column_values_scale_pairs():
 
 
 @tc.kernel
-def matrix_lines(x: tc.Array, out: tc.Array, row: tc.s32, col: tc.s32, bounded: tc.Const):
+def matrix_lines(x, out, row: tc.s32, col: tc.s32, bounded: tc.Const):
     scales = tc.load_columns(x, F16.d, origin=(row, col), bounded=bounded, otherwise=-1)
     shifts = tc.load_rows(x, F16.d, origin=(row, col), bounded=bounded, otherwise=-2)
     tc.store_elements(out, F16.d.zeros() + scales * 100 + shifts, origin=(0, 0))
@@ -426,7 +426,7 @@ def test_lines_of_a_matrix_stay_inside():
 
 
 @tc.kernel
-def computed_lines(x: tc.Array, out: tc.Array, start: tc.s32, operand: tc.Const):
+def computed_lines(x, out, start: tc.s32, operand: tc.Const):
     rows = tc.row_values(operand, lambda i: x[start + i])
     cols = tc.column_values(operand, lambda j: 10 * j, tc.f32)
     tc.store_elements(out, operand.zeros() + rows * 100 + cols, origin=(0, 0))
@@ -441,7 +441,7 @@ def test_values_of_the_coordinate(operand):
 
 
 @tc.kernel
-def logarithms(x: tc.Array, out: tc.Array):
+def logarithms(x, out):
     tc.store_elements(out, tc.log(tc.load_elements(x, F16.d)))
 
 
@@ -456,14 +456,7 @@ def test_log_of_a_fragment():
 
 
 @tc.kernel
-def rearranged(
-    x: tc.Array,
-    out: tc.Array,
-    source: tc.Const,
-    operand: tc.Const,
-    of: tc.Const,
-    transposed: tc.Const = False,
-):
+def rearranged(x, out, source: tc.Const, operand: tc.Const, of: tc.Const, transposed: tc.Const = False):
     rows, cols = of
     r, c = source.layout.rows, source.layout.cols
     parts = [[tc.load_elements(x, source, origin=(i * r, j * c)) for j in range(cols)] for i in range(rows)]
@@ -501,7 +494,7 @@ def test_accumulators_become_operands(source, operand, grid, transposed):
 
 
 @tc.kernel
-def tiled(a: tc.Array, b: tc.Array, out: tc.Array, mma: tc.Const, shape: tc.Const, form: tc.Const):
+def tiled(a, b, out, mma: tc.Const, shape: tc.Const, form: tc.Const):
     m, n, k = mma.shape
     rows, cols, depth = shape
     fa = [[tc.load_elements(a, mma.a, origin=(i * m, s * k)) for s in range(depth)] for i in range(rows)]
@@ -548,7 +541,7 @@ def test_tiled_products(mma, shape, form):
 
 
 @tc.kernel
-def packed(x: tc.Array, words: tc.Array, out: tc.Array):
+def packed(x, words, out):
     t = tc.lane_id()
     low, high = tc.unpack(tc.pack(x[t], 2))
     out[0, t], out[1, t] = low, high
@@ -582,7 +575,7 @@ def test_packs_and_unpacks():
 
 
 @tc.kernel
-def of_elements(x: tc.Array, out: tc.Array):
+def of_elements(x, out):
     t = tc.lane_id()
     f = tc.fragment(F16.a, [x[t, i] for i in range(8)])
     g = tc.fragment(F16.a, [tc.pack(x[t, i], x[t, i + 1]) for i in range(0, 8, 2)])
@@ -603,7 +596,7 @@ def test_fragments_of_elements_and_of_registers():
 
 
 @tc.kernel
-def of_coordinates(out: tc.Array, operand: tc.Const, together: tc.Const):
+def of_coordinates(out, operand: tc.Const, together: tc.Const):
     cols = operand.layout.cols
 
     def values(row, col):
@@ -632,7 +625,7 @@ def test_fragments_of_functions(operand, together):
 
 
 @tc.kernel
-def sizes(x: tc.Array, out: tc.Array):
+def sizes(x, out):
     tile, local = tc.shared(4, tc.s32), tc.local(3, tc.s32, fill=2)
     for i in tc.static_range(len(tile)):
         tile[i] = 10 * i

@@ -49,9 +49,7 @@ BITS = ("&", "|", "^")
 
 
 @tc.kernel
-def binary(
-    x: tc.Array, y: tc.Array, out: tc.Array, a: tc.Const = None, b: tc.Const = None, op: tc.Const = None
-):
+def binary(x, y, out, a: tc.Const = None, b: tc.Const = None, op: tc.Const = None):
     i = tc.threadIdx.x
     left = x[i] if a is None else a
     right = y[i] if b is None else b
@@ -196,7 +194,7 @@ def test_numbers_are_weak(dtype, number, wanted):
 
 
 @tc.kernel
-def shifts(x: tc.Array, n: tc.Array, out: tc.Array):
+def shifts(x, n, out):
     i = tc.threadIdx.x
     v = x[i]
     results = [v << n[i], v >> n[i], v << 3, v >> 2, 1 << n[i], -v, abs(v), ~v, +v, v**3, v << 0]
@@ -220,7 +218,7 @@ def test_shifts_and_unary_operators(dtype):
 
 
 @tc.kernel
-def address_arithmetic(x: tc.Array, out: tc.Array):
+def address_arithmetic(x, out):
     i = tc.threadIdx.x
     p = x.at(0) + i
     p = p + 3
@@ -246,7 +244,7 @@ def test_pointers():
 
 
 @tc.kernel
-def pointers_into_a_swizzle(out: tc.Array, dtype: tc.Const, swizzle: tc.Const):
+def pointers_into_a_swizzle(out, dtype: tc.Const, swizzle: tc.Const):
     """Steps from several elements of a tile whose elements hold their numbers, modulo 128."""
     cols = 2 * (swizzle or 128) // dtype.itemsize
     tile, t = tc.shared((16, cols), dtype, swizzle=swizzle), tc.lane_id()
@@ -286,7 +284,7 @@ def test_pointers_follow_the_swizzle(dtype, swizzle):
 
 def test_pointers_of_different_swizzles():
     @tc.kernel
-    def differ(out: tc.Array):
+    def differ(out):
         plain, permuted = tc.shared((8, 64), f16), tc.shared((8, 64), f16, swizzle=128)
         out[0] = permuted.at(0, 0) - plain.at(0, 0)
 
@@ -296,7 +294,7 @@ def test_pointers_of_different_swizzles():
 
 
 @tc.kernel
-def unsigned_indices(x: tc.Array, out: tc.Array):
+def unsigned_indices(x, out):
     i = tc.u32(tc.threadIdx.x) + 0xFFFFFFFF
     out[tc.threadIdx.x] = x[i + 1]
 
@@ -311,7 +309,7 @@ def test_unsigned_indices_wrap_before_they_are_widened():
 
 
 @tc.kernel
-def python_functions(x: tc.Array, y: tc.Array, out: tc.Array):
+def python_functions(x, y, out):
     i = tc.threadIdx.x
     v, w = x[i], y[i]
     quotient, remainder = divmod(int(v), 3)
@@ -343,7 +341,7 @@ def test_pythons_functions():
 
 
 @tc.kernel
-def float_functions(out: tc.Array, n: tc.s32, a: tc.f32, b: tc.f32):
+def float_functions(out, n: tc.s32, a: tc.f32, b: tc.f32):
     h = a.to(tc.f16)
     out[0], out[1], out[2] = math.hypot(n, 1), math.hypot(a, b), math.hypot(h, h)
     out[3], out[4], out[5] = math.hypot(a.to(tc.f64), b), math.hypot(a), math.pow(n, 3)
@@ -381,7 +379,7 @@ def test_functions_of_math_compute_in_floats(a, b):
 
 
 @tc.kernel
-def float_functions_of_fragments(x: tc.Array, n: tc.Array, out: tc.Array):
+def float_functions_of_fragments(x, n, out):
     c = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).c
     v, w = tc.load_elements(x, c), tc.load_elements(n, c, convert=True)
     results = [
@@ -417,7 +415,7 @@ def test_functions_of_math_take_fragments():
 
 
 @tc.kernel
-def mathematics(x: tc.Array, out: tc.Array):
+def mathematics(x, out):
     i = tc.threadIdx.x
     v = x[i]
     out[0, i], out[1, i], out[2, i] = tc.exp2(v), tc.log2(v), tc.sqrt(v)
@@ -461,7 +459,7 @@ ALL = (*INTEGERS, *FLOATS)
 
 
 @tc.kernel
-def conversions(x: tc.Array, out: tc.Array):
+def conversions(x, out):
     i = tc.threadIdx.x
     out[i] = x[i].to(out.dtype)
 
@@ -507,7 +505,7 @@ def _nearest_bf16(value: float) -> Any:
 
 
 @tc.kernel
-def special_conversions(x: tc.Array, out: tc.Array, bits: tc.Array, flags: tc.Array):
+def special_conversions(x, out, bits, flags):
     i = tc.threadIdx.x
     v = x[i]
     out[0, i] = v.to(tc.f16, rounding="rz").to(f32)
@@ -535,7 +533,7 @@ def test_rounding_modes_bits_and_predicates():
 
 
 @tc.kernel
-def narrow_floats(x: tc.Array, out: tc.Array, dtype: tc.Const = tc.e4m3):
+def narrow_floats(x, out, dtype: tc.Const = tc.e4m3):
     i = tc.threadIdx.x
     out[i] = x[i].to(dtype)
     out[i] = out[i].to(f32).to(dtype)
@@ -553,7 +551,7 @@ def test_narrow_floats(dtype):
 
 
 @tc.kernel
-def array_views(x: tc.Array, out: tc.Array):
+def array_views(x, out):
     i = tc.threadIdx.x % 4
     row = x[i]
     part = x[1:, 2:6]
@@ -592,7 +590,7 @@ def test_views_of_arrays(order):
 
 
 @tc.kernel
-def tiles(x: tc.Array, out: tc.Array, swizzle: tc.Const = 0, padded: tc.Const = False):
+def tiles(x, out, swizzle: tc.Const = 0, padded: tc.Const = False):
     t = tc.threadIdx.x
     tile = tc.shared((8, 64), tc.f16, swizzle=swizzle, strides=(72, 1) if padded else None)
     for k in tc.static_range(8):
@@ -637,7 +635,7 @@ def test_shared_tiles(swizzle, padded):
 
 
 @tc.kernel
-def dynamic(x: tc.Array, out: tc.Array, big: tc.Const = 0):
+def dynamic(x, out, big: tc.Const = 0):
     t = tc.threadIdx.x
     fixed = tc.shared(64, tc.s32)
     large = tc.shared((big, 64), tc.s32) if big else fixed
@@ -667,7 +665,7 @@ def test_dynamic_shared_memory_behind_static(big):
 
 
 @tc.kernel
-def swizzled_behind_static(x: tc.Array, out: tc.Array, swizzle: tc.Const):
+def swizzled_behind_static(x, out, swizzle: tc.Const):
     """TMA permutes by address, so a swizzled tile starts where the swizzle does."""
     tc.launch_bounds(32)
     bar, t = tc.mbarriers(1)[0], tc.lane_id()
@@ -696,7 +694,7 @@ def test_swizzled_dynamic_memory_behind_static(swizzle):
 
 
 @tc.kernel
-def local_arrays(x: tc.Array, out: tc.Array):
+def local_arrays(x, out):
     i = tc.threadIdx.x
     line = tc.local(5, f32, fill=1.5)
     grid = tc.local((3, 4), s32)
@@ -733,7 +731,7 @@ def test_local_arrays():
 
 
 @tc.kernel
-def vectors(x: tc.Array, out: tc.Array):
+def vectors(x, out):
     i = tc.threadIdx.x
     v = x.at(4 * i).load(4)
     w = v * 2 + 1
@@ -782,7 +780,7 @@ def test_vectors(dtype):
 
 
 @tc.kernel
-def narrow_vectors(x: tc.Array, out: tc.Array):
+def narrow_vectors(x, out):
     i = tc.threadIdx.x
     v = x.at(8 * i).load(8)
     out.at(8 * i).store([v[7 - k] for k in range(8)])
@@ -800,7 +798,7 @@ def test_vectors_of_narrow_elements(dtype):
 
 
 @tc.kernel
-def indices(out: tc.Array):
+def indices(out):
     x, y, z = tc.threadIdx.x, tc.threadIdx.y, tc.threadIdx.z
     bx, by, bz = tc.blockIdx.x, tc.blockIdx.y, tc.blockIdx.z
     place = ((bz * tc.gridDim.y + by) * tc.gridDim.x + bx) * 32
@@ -828,7 +826,7 @@ def test_indices_in_three_dimensions():
 
 
 @tc.kernel
-def warp_exchange(x: tc.Array, out: tc.Array, wide: tc.Array, half: tc.Array):
+def warp_exchange(x, out, wide, half):
     i, lane = tc.threadIdx.x, tc.lane_id()
     v = x[i]
     total = v
@@ -862,7 +860,7 @@ def test_warp_exchange():
 
 
 @tc.kernel
-def atomics(x: tc.Array, totals: tc.Array, old: tc.Array, wide: tc.Array, floats: tc.Array):
+def atomics(x, totals, old, wide, floats):
     i = tc.threadIdx.x
     count = tc.shared(2, tc.u32)
     if i < 2:
@@ -894,7 +892,7 @@ def test_atomics():
 
 
 @tc.kernel
-def clocks(out: tc.Array):
+def clocks(out):
     first = tc.special("clock")
     second = tc.special("clock")
     long = tc.special("clock64")
@@ -912,7 +910,7 @@ def test_clocks_are_read_each_time():
 
 
 @tc.kernel
-def fragments(a: tc.Array, b: tc.Array, d: tc.Array, sums: tc.Array):
+def fragments(a, b, d, sums):
     lane = tc.lane_id()
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tile_a, tile_b = tc.shared((16, 16), tc.f16), tc.shared((16, 8), tc.f16)
@@ -952,9 +950,7 @@ def test_fragments_in_containers(transposed):
 
 
 @tc.kernel
-def matrix_moves(
-    x: tc.Array, out: tc.Array, dtype: tc.Const = tc.f16, turned: tc.Const = False, swizzle: tc.Const = 0
-):
+def matrix_moves(x, out, dtype: tc.Const = tc.f16, turned: tc.Const = False, swizzle: tc.Const = 0):
     lane = tc.lane_id()
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tile = tc.shared((64, 64), tc.f16, swizzle=swizzle)
@@ -983,7 +979,7 @@ def test_ldmatrix_of_many_fragments(turned, swizzle):
 
 
 @tc.kernel
-def packed_arithmetic(x: tc.Array, out: tc.Array, dtype: tc.Const = tc.f16):
+def packed_arithmetic(x, out, dtype: tc.Const = tc.f16):
     mma = tc.mma.m16n8k16(dtype, dtype, tc.f32)
     a = tc.load_elements(x, mma.a)
     scalar = x[0, 1]
@@ -1039,7 +1035,7 @@ def test_fragments_of_halves_are_computed_in_pairs(dtype, arch):
 
 
 @tc.kernel
-def prints(x: tc.Array, y: tc.f32):
+def prints(x, y: tc.f32):
     i = tc.threadIdx.x
     if i < 2:
         print("thread", i, "has", x[i], "and 100%", y)

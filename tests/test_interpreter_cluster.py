@@ -57,7 +57,7 @@ class TestLoads:
 
 
 @tc.kernel
-def relaxed_arrival(out: tc.Array, fence: tc.Const, late: tc.Const = False):
+def relaxed_arrival(out, fence: tc.Const, late: tc.Const = False):
     """The example of the PTX manual: load from the peer, fence, arrive relaxed; the peer stores."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -79,7 +79,7 @@ def relaxed_arrival(out: tc.Array, fence: tc.Const, late: tc.Const = False):
 
 
 @tc.kernel
-def relaxed_arrival_behind_init(out: tc.Array, store: tc.Const, fence: tc.Const):
+def relaxed_arrival_behind_init(out, store: tc.Const, fence: tc.Const):
     """Relaxed arrivals hand on mbarriers that are initialised and fenced, and nothing else."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -112,7 +112,7 @@ def relaxed_arrival_behind_init(out: tc.Array, store: tc.Const, fence: tc.Const)
 
 
 @tc.kernel
-def sends(x: tc.Array, out: tc.Array, how: tc.Const, waits: tc.Const = True):
+def sends(x, out, how: tc.Const, waits: tc.Const = True):
     """CTA 0 sends 32 words to CTA 1, which waits for them and ends. The cluster does not meet again."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -144,7 +144,7 @@ def test_a_cta_may_end_behind_the_wait_for_what_is_sent_to_it(how):
 
 
 @tc.kernel
-def leaves(out: tc.Array, arrives: tc.Const):
+def leaves(out, arrives: tc.Const):
     """Rank 0 stores to its peer and exits; threads that have exited are not waited for."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
@@ -287,7 +287,7 @@ class TestAsyncProxy:
 
 
 @tc.kernel
-def misuse(out: tc.Array, what: tc.Const = ""):
+def misuse(out, what: tc.Const = ""):
     tc.cluster_size(2)
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tile = tc.shared((16, 64), tc.bf16, swizzle=128)
@@ -356,7 +356,7 @@ def test_what_is_refused(what, words):
 
 
 @tc.kernel
-def read_all(out: tc.Array):
+def read_all(out):
     """Elements and vectors of two swizzled tiles of one peer."""
     tc.cluster_size(2)
     tiles = [tc.shared((16, 32), tc.f32, swizzle=128) for _ in range(2)]
@@ -383,7 +383,7 @@ def test_vectors_and_swizzles_reach_ptx():
 
 
 @tc.kernel
-def product_by_hand(b: tc.Array, d: tc.Array, masked: tc.Const = True):
+def product_by_hand(b, d, masked: tc.Const = True):
     """D = B's first rows, by an identity A; B is not K-major, so its descriptor has an offset."""
     tc.launch_bounds(128)
     tc.cluster_size(2)

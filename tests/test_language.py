@@ -57,7 +57,7 @@ def as_python(*args: Any, **options: Any) -> Any:
 
 @as_python(ORDER - 5, zeros())
 @tc.kernel
-def classify(x: tc.Array, out: tc.Array):
+def classify(x, out):
     i = tc.threadIdx.x
     if x[i] < 0:
         kind = -1
@@ -70,7 +70,7 @@ def classify(x: tc.Array, out: tc.Array):
 
 @as_python(ORDER % 12, zeros())
 @tc.kernel
-def nested_ifs(x: tc.Array, out: tc.Array):
+def nested_ifs(x, out):
     i = tc.threadIdx.x
     v = x[i]
     result = 100
@@ -89,7 +89,7 @@ def nested_ifs(x: tc.Array, out: tc.Array):
 
 @as_python(ORDER, zeros(np.float32))
 @tc.kernel
-def branch_types(x: tc.Array, out: tc.Array):
+def branch_types(x, out):
     i = tc.threadIdx.x
     if x[i] > 3:
         a, b, c = 1, 2.5, x[i]
@@ -100,7 +100,7 @@ def branch_types(x: tc.Array, out: tc.Array):
 
 @as_python(ORDER, 40 - ORDER, zeros())
 @tc.kernel
-def conditional_expressions(x: tc.Array, y: tc.Array, out: tc.Array):
+def conditional_expressions(x, y, out):
     i = tc.threadIdx.x
     big = x[i] if x[i] > y[i] else y[i]
     pair = (x[i], 1) if x[i] > 3 else (0, y[i])
@@ -110,7 +110,7 @@ def conditional_expressions(x: tc.Array, y: tc.Array, out: tc.Array):
 
 @as_python(ORDER[:20].copy(), 20, zeros())
 @tc.kernel
-def short_circuits(x: tc.Array, n: tc.s32, out: tc.Array):
+def short_circuits(x, n: tc.s32, out):
     i = tc.threadIdx.x * 2
     both = i < n and x[i] > 10
     either = i >= n or x[i] > 10
@@ -120,7 +120,7 @@ def short_circuits(x: tc.Array, n: tc.s32, out: tc.Array):
 
 @as_python(ORDER % 5, zeros(count=(3, N)))
 @tc.kernel
-def values_of_and_or(x: tc.Array, out: tc.Array):
+def values_of_and_or(x, out):
     i = tc.threadIdx.x
     out[0, i] = x[i] or 7
     out[1, i] = x[i] and x[i] + 1
@@ -129,7 +129,7 @@ def values_of_and_or(x: tc.Array, out: tc.Array):
 
 @as_python(random(10, N), random(10, N, seed=1), 6, zeros(np.bool_, (16, N)))
 @tc.kernel
-def comparisons(x: tc.Array, y: tc.Array, n: tc.s32, out: tc.Array):
+def comparisons(x, y, n: tc.s32, out):
     i = tc.threadIdx.x
     a, b = x[i], y[i]
     tests = [
@@ -156,7 +156,7 @@ def comparisons(x: tc.Array, y: tc.Array, n: tc.s32, out: tc.Array):
 @as_python(RUN, 3, zeros(np.float32, 3))
 @as_python(RUN, 0, zeros(np.float32, 3))
 @tc.kernel
-def running_sums(x: tc.Array, n: tc.s32, out: tc.Array):
+def running_sums(x, n: tc.s32, out):
     total, count, product = 0, 0, 1.0
     for k in range(n):
         if x[k] < 0:
@@ -174,7 +174,7 @@ def running_sums(x: tc.Array, n: tc.s32, out: tc.Array):
 @as_python(3, 3, 1, np.full(100, -99), block=1)
 @as_python(0, 7, 5, np.full(100, -99), block=1)
 @tc.kernel
-def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
+def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out):
     place = 0
     for i in range(lo, n):
         out[place] = i
@@ -198,7 +198,7 @@ def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
 
 @as_python(10, 2**33, zeros(np.uint64, 1), block=1)
 @tc.kernel
-def unsigned_and_wide_ranges(n: tc.u32, m: tc.s64, out: tc.Array):
+def unsigned_and_wide_ranges(n: tc.u32, m: tc.s64, out):
     total = tc.u64(0)
     for i in range(n):
         total += i
@@ -212,7 +212,7 @@ def unsigned_and_wide_ranges(n: tc.u32, m: tc.s64, out: tc.Array):
 @as_python(2, zeros(count=5), block=1)
 @as_python(10, zeros(count=5), block=1)
 @tc.kernel
-def swaps(n: tc.s32, out: tc.Array):
+def swaps(n: tc.s32, out):
     a, b, c = 1, 2, 3
     x, y = 0, 1
     for _ in range(n):
@@ -223,7 +223,7 @@ def swaps(n: tc.s32, out: tc.Array):
 
 @as_python(6, 8, random(20, (6, 8)), zeros(count=2), block=1)
 @tc.kernel
-def nested_loops(rows: tc.s32, cols: tc.s32, x: tc.Array, out: tc.Array):
+def nested_loops(rows: tc.s32, cols: tc.s32, x, out):
     best, where = -1, 0
     for i in range(rows):
         line = 0
@@ -240,7 +240,7 @@ def nested_loops(rows: tc.s32, cols: tc.s32, x: tc.Array, out: tc.Array):
 
 @as_python(ORDER + 1, zeros())
 @tc.kernel
-def collatz(x: tc.Array, out: tc.Array):
+def collatz(x, out):
     i = tc.threadIdx.x
     n, steps = x[i], 0
     while n != 1:
@@ -251,7 +251,7 @@ def collatz(x: tc.Array, out: tc.Array):
 
 @as_python(np.where(ORDER == 20, -7, ORDER), zeros(np.float32, (3, N)))
 @tc.kernel
-def forever(x: tc.Array, out: tc.Array):
+def forever(x, out):
     i = tc.threadIdx.x
     place = i
     while True:
@@ -268,7 +268,7 @@ def forever(x: tc.Array, out: tc.Array):
 
 @as_python(ints(3, 4, 5, -9, 100), zeros(count=3), block=1)
 @tc.kernel
-def walrus_in_while(x: tc.Array, out: tc.Array):
+def walrus_in_while(x, out):
     place, total, v = 0, 0, 0
     while (v := x[place]) > 0:
         total += v
@@ -277,7 +277,7 @@ def walrus_in_while(x: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def halving(out: tc.Array, width: tc.Const = 16):
+def halving(out, width: tc.Const = 16):
     value = tc.threadIdx.x
     step, rounds = width, []
     while step > 0:
@@ -297,7 +297,7 @@ def test_a_while_known_at_compile_time_is_unrolled():
 
 
 @tc.kernel
-def long_static_while(x: tc.Array, out: tc.Array):
+def long_static_while(x, out):
     i, total = 0, 0
     while i < 500:
         total += x[i]
@@ -314,7 +314,7 @@ def test_a_long_while_known_at_compile_time_is_a_loop():
 
 @as_python(random(5, (N, 4)), zeros())
 @tc.kernel
-def unrolled(x: tc.Array, out: tc.Array):
+def unrolled(x, out):
     i = tc.threadIdx.x
     seen = -1
     for k in tc.static_range(4):
@@ -341,7 +341,7 @@ def unrolled(x: tc.Array, out: tc.Array):
 
 @as_python(ORDER, zeros() + 99)
 @tc.kernel
-def early_exit(x: tc.Array, out: tc.Array):
+def early_exit(x, out):
     i = tc.threadIdx.x
     if x[i] < 4:
         return
@@ -354,7 +354,7 @@ def early_exit(x: tc.Array, out: tc.Array):
 
 @as_python(4, zeros(count=3), block=1)
 @tc.kernel
-def unused_names(n: tc.s32, out: tc.Array):
+def unused_names(n: tc.s32, out):
     for i in range(n):
         name = "first"
         items = [i, i + 1]
@@ -375,7 +375,7 @@ def unused_names(n: tc.s32, out: tc.Array):
 
 @as_python(7, zeros(np.float32, 9), block=1)
 @tc.kernel
-def containers_in_loops(n: tc.s32, out: tc.Array):
+def containers_in_loops(n: tc.s32, out):
     values = [0, 1.0, 7]
     matrix = [[0] * 3 for _ in range(2)]
     table = {"sum": 0, "max": -1}
@@ -425,7 +425,7 @@ FROZEN = Frozen()
 @as_python(2, zeros(np.float32, 7), block=1, start=State(0, [1, 2]))
 @as_python(5, zeros(np.float32, 7), block=1, start=State(0, [1, 2]))
 @tc.kernel
-def records(n: tc.s32, out: tc.Array, start: tc.Const = State(0, [1, 2])):
+def records(n: tc.s32, out, start: tc.Const = State(0, [1, 2])):
     state = State(0, [0, 0])
     frozen = FROZEN
     point = Point(1, 2)
@@ -445,7 +445,7 @@ def records(n: tc.s32, out: tc.Array, start: tc.Const = State(0, [1, 2])):
 
 @as_python(4, zeros(count=2), block=1)
 @tc.kernel
-def aliases(n: tc.s32, out: tc.Array):
+def aliases(n: tc.s32, out):
     xs = [1, 2]
     ys = xs
     nested = [xs, xs]
@@ -505,14 +505,14 @@ def search(x, wanted, n):
 @as_python(random(20, (5, 3)) - 3, 1, zeros(count=(3, N)))
 @as_python(random(20, (5, 3)) - 3, 5, zeros(count=(3, N)))
 @tc.kernel
-def searches(x: tc.Array, n: tc.s32, out: tc.Array):
+def searches(x, n: tc.s32, out):
     t = tc.threadIdx.x
     out[0, t], out[1, t], out[2, t] = search(x, t, n)
 
 
 @as_python(random(6, (N, 3)), zeros())
 @tc.kernel
-def unrolled_else(x: tc.Array, out: tc.Array):
+def unrolled_else(x, out):
     i = tc.threadIdx.x
     for k in range(3):
         if x[i, k] == 3:
@@ -569,7 +569,7 @@ OFFSET = 3
 
 @as_python(ORDER - 6, zeros(count=(22, N)))
 @tc.kernel
-def functions(x: tc.Array, out: tc.Array):
+def functions(x, out):
     i = tc.threadIdx.x
     v = x[i]
 
@@ -606,7 +606,7 @@ PAIR = (lambda t: t + 1 if t > 2 else t), (lambda t: t * 10 if t > 3 else t)  # 
 
 
 @tc.kernel
-def several_lambdas(out: tc.Array):
+def several_lambdas(out):
     i = tc.threadIdx.x
     out[i] = PAIR[0](i) + PAIR[1](i)
 
@@ -620,7 +620,7 @@ def make_kernel(factor: int) -> Any:
     table = [factor, factor + 1]
 
     @tc.kernel
-    def scaled(out: tc.Array):
+    def scaled(out):
         i = tc.threadIdx.x
         out[i] = SHIFT(i) * factor + table[1] + adder(i)(1)
 
@@ -645,7 +645,7 @@ class Scale:
 
 @as_python(zeros())
 @tc.kernel
-def objects(out: tc.Array, scale: tc.Const = Scale(3)):
+def objects(out, scale: tc.Const = Scale(3)):
     i = tc.threadIdx.x
     out[i] = scale(i) + scale.more(i)
 
@@ -656,7 +656,7 @@ def test_python_is_the_same(kernel, args, options):
 
 
 @tc.kernel
-def calls_kernel(x: tc.Array, out: tc.Array):
+def calls_kernel(x, out):
     classify(x, out)
 
 
@@ -668,7 +668,7 @@ def test_a_kernel_may_call_another():
 
 @as_python(ORDER, zeros())
 @tc.kernel
-def comprehensions(x: tc.Array, out: tc.Array):
+def comprehensions(x, out):
     i = tc.threadIdx.x
     k = 50
     squares = [k * x[i] for k in range(5) if k % 2]
@@ -685,7 +685,7 @@ def comprehensions(x: tc.Array, out: tc.Array):
 @as_python(zeros(count=4), block=1)
 @as_python(zeros(count=4), block=1, mode="max", sizes=(5, 4))
 @tc.kernel
-def static_control(out: tc.Array, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True):
+def static_control(out, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True):
     assert len(sizes) == 2, f"two sizes are needed, not {len(sizes)}"
     if mode == "sum":
         result = sum(sizes)
@@ -715,7 +715,7 @@ class Context:
 
 
 @tc.kernel
-def asserting(x: tc.Array, n: tc.Const = 4):
+def asserting(x, n: tc.Const = 4):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     assert n % 2 == 0 and x.dtype == tc.s32, "known when compiling"
     assert x[i] < 100, f"more than 100% of {n}"  # a message
@@ -774,7 +774,7 @@ def test_assertions_on_the_gpu():
 
 def test_assertions_that_are_known_cost_nothing():
     @tc.kernel
-    def known(x: tc.Array):
+    def known(x):
         assert x.dtype.bits == 32, "of 32 bits"
         tc.assert_(len(x.shape) == 1, "a vector")
         x[0] = 1
@@ -792,7 +792,7 @@ def test_assertions_assemble(arch):
 
 
 @tc.kernel
-def error_function(x: tc.Array, y: tc.Array):
+def error_function(x, y):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     y[i] = tc.erf(x[i])
 
@@ -816,7 +816,7 @@ def test_erf():
 
 def test_erf_of_narrow_floats_and_of_math():
     @tc.kernel
-    def narrow(x: tc.Array, y: tc.Array, z: tc.Array):
+    def narrow(x, y, z):
         i = tc.threadIdx.x
         y[i] = tc.erf(x[i].to(tc.f16))
         z[i] = math.erf(x[i])
@@ -840,7 +840,7 @@ EXTREMES = [
 @pytest.mark.parametrize(("arch", "name"), EXTREMES)
 def test_extremes_that_propagate_nan_are_those_of_numpy(arch, name):
     @tc.kernel
-    def extremes(x: tc.Array, y: tc.Array, out: tc.Array):
+    def extremes(x, y, out):
         i = tc.threadIdx.x
         out[0, i] = tc.maximum(x[i], y[i], nan=True)
         out[1, i] = np.minimum(x[i], y[i])
@@ -860,7 +860,7 @@ def test_extremes_that_propagate_nan_are_those_of_numpy(arch, name):
 
 def test_extremes_of_fragments_and_numbers_propagate_nan():
     @tc.kernel
-    def extremes(out: tc.Array, half: tc.Const):
+    def extremes(out, half: tc.Const):
         mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f16 if half else tc.f32)
         x = mma.d.zeros()
         x = tc.maximum(x.map(lambda element: element + math.nan), 1.0, nan=True)
@@ -876,7 +876,7 @@ def test_extremes_of_fragments_and_numbers_propagate_nan():
 
 
 @tc.kernel
-def atomics(x: tc.Array, out: tc.Array, olds: tc.Array, operation: tc.Const, shared: tc.Const):
+def atomics(x, out, olds, operation: tc.Const, shared: tc.Const):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     if not shared:
         olds[i] = tc.atomic(operation, out.at(i % 3), x[i])
@@ -942,7 +942,7 @@ def test_atomics_of_floats_with_nan_and_signed_zeros():
 @pytest.mark.parametrize("arch", ["sm_70", "sm_75"])
 def test_atomics_of_bf16_name_what_works_instead(arch):
     @tc.kernel
-    def total(x: tc.Array, value: tc.f32, reduces: tc.Const):
+    def total(x, value: tc.f32, reduces: tc.Const):
         if reduces:
             tc.reduce("max", x.at(0), value)
         else:

@@ -80,7 +80,7 @@ SUBJECTS = (
 @pytest.mark.parametrize("how", SUBJECTS, ids=str)
 def test_cases_as_in_python(how):
     @tc.kernel
-    def stored(out: tc.Array, how: tc.Const):
+    def stored(out, how: tc.Const):
         out[0] = chosen(how)
 
     stored.emulate[1, 1](out := np.zeros(1, np.float32), how)
@@ -88,7 +88,7 @@ def test_cases_as_in_python(how):
 
 
 @tc.kernel
-def activated(x: tc.Array, kind: tc.Const = "none", bias: tc.Array = None, factor: tc.f32 = None):
+def activated(x, kind: tc.Const = "none", bias: tc.Array = None, factor: tc.f32 = None):
     i = tc.threadIdx.x
     value = x[i]
     match kind, value:
@@ -129,7 +129,7 @@ def test_bodies_have_run_time_values(args, wanted):
 
 def test_exits_from_cases():
     @tc.kernel
-    def summed(out: tc.Array, kinds: tc.Const):
+    def summed(out, kinds: tc.Const):
         total = 0
         for kind in kinds:
             match kind:

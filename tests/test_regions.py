@@ -17,7 +17,7 @@ BLOCKS, COUNT = 3, 256
 
 
 @tc.kernel
-def earlier_line(x: tc.Array, y: tc.Array, out: tc.Array):
+def earlier_line(x, y, out):
     """Thread 70 fails at an earlier line than thread 3 does."""
     t = tc.threadIdx.x
     first = x[tc.select(t == 70, 1000, t)]
@@ -27,7 +27,7 @@ def earlier_line(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def later_block(x: tc.Array, y: tc.Array, out: tc.Array):
+def later_block(x, y, out):
     """Only the last block fails, between two stores."""
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     out[i % 256] = x[i % 256] + 1.0
@@ -36,7 +36,7 @@ def later_block(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def in_a_loop(x: tc.Array, y: tc.Array, out: tc.Array):
+def in_a_loop(x, y, out):
     """Threads fail in different turns."""
     t = tc.threadIdx.x
     total = tc.f32(0)
@@ -46,7 +46,7 @@ def in_a_loop(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def backwards(x: tc.Array, y: tc.Array, out: tc.Array):
+def backwards(x, y, out):
     t = tc.threadIdx.x
     total = tc.f32(0)
     for i in tc.range(200, t - 9, -3):
@@ -55,7 +55,7 @@ def backwards(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def misaligned(x: tc.Array, y: tc.Array, out: tc.Array):
+def misaligned(x, y, out):
     t = tc.threadIdx.x
     out[t] = 2.0
     values = x.at(4 * (t % 32) + t // 40).load(4)
@@ -63,7 +63,7 @@ def misaligned(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def unwritten(x: tc.Array, y: tc.Array, out: tc.Array):
+def unwritten(x, y, out):
     t = tc.threadIdx.x
     tile = tc.shared(256, tc.f32)
     if t != 37:
@@ -73,7 +73,7 @@ def unwritten(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def no_barrier(x: tc.Array, y: tc.Array, out: tc.Array):
+def no_barrier(x, y, out):
     t = tc.threadIdx.x
     tile = tc.shared(256, tc.f32)
     tile[t] = x[t]
@@ -81,7 +81,7 @@ def no_barrier(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def no_barrier_before_the_store(x: tc.Array, y: tc.Array, out: tc.Array):
+def no_barrier_before_the_store(x, y, out):
     t = tc.threadIdx.x
     tile = tc.shared(256, tc.f32)
     tile[t] = x[t]
@@ -92,21 +92,21 @@ def no_barrier_before_the_store(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def together(x: tc.Array, y: tc.Array, out: tc.Array):
+def together(x, y, out):
     """All threads store to one place: different values."""
     t = tc.threadIdx.x
     out[t // 64] = x[t]
 
 
 @tc.kernel
-def together_alike(x: tc.Array, y: tc.Array, out: tc.Array):
+def together_alike(x, y, out):
     """The same with equal values, which is only worth a warning."""
     t = tc.threadIdx.x
     out[t // 64] = x[0]
 
 
 @tc.kernel
-def after_a_shuffle(x: tc.Array, y: tc.Array, out: tc.Array):
+def after_a_shuffle(x, y, out):
     """A shuffle hands values on, and orders no accesses to memory."""
     t = tc.threadIdx.x
     tile = tc.shared(256, tc.f32)
@@ -119,7 +119,7 @@ def after_a_shuffle(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def some_lanes(x: tc.Array, y: tc.Array, out: tc.Array):
+def some_lanes(x, y, out):
     """A shuffle that only a part of a warp reaches."""
     t = tc.threadIdx.x
     v = x[t]
@@ -129,7 +129,7 @@ def some_lanes(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def unwritten_in_a_cluster(x: tc.Array, y: tc.Array, out: tc.Array):
+def unwritten_in_a_cluster(x, y, out):
     """On GPUs the addresses of a cluster's shared memory hold the rank of the CTA."""
     tc.cluster_size(2)
     t = tc.threadIdx.x
@@ -141,7 +141,7 @@ def unwritten_in_a_cluster(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def address_of_another_block(x: tc.Array, y: tc.Array, out: tc.Array):
+def address_of_another_block(x, y, out):
     """A load of the own block's memory at an address of the other one."""
     tc.cluster_size(2)
     t = tc.threadIdx.x
@@ -154,7 +154,7 @@ def address_of_another_block(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def wrong_guard(x: tc.Array, y: tc.Array, out: tc.Array):
+def wrong_guard(x, y, out):
     t = tc.threadIdx.x
     out.at(t).store([y[t]], pred=t < 64)
     out.at(t + 220).store([x[t]], pred=t > 20)
@@ -168,7 +168,7 @@ MISTAKES = [
 
 
 @tc.kernel
-def sums(x: tc.Array, y: tc.Array, out: tc.Array):
+def sums(x, y, out):
     """Loops, shuffles, votes, shared memory, conversions and atomics."""
     t = tc.threadIdx.x
     i = tc.blockIdx.x * tc.blockDim.x + t
@@ -191,7 +191,7 @@ def sums(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def part_of_a_warp(x: tc.Array, y: tc.Array, out: tc.Array):
+def part_of_a_warp(x, y, out):
     """Lanes leave a loop one after the other, and meet behind it."""
     t = tc.threadIdx.x
     total = tc.f32(0)
@@ -204,7 +204,7 @@ def part_of_a_warp(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def in_a_cluster(x: tc.Array, y: tc.Array, out: tc.Array):
+def in_a_cluster(x, y, out):
     """Loads and stores of one word and of several, at addresses side by side and others."""
     tc.cluster_size(2)
     t, rank = tc.threadIdx.x, tc.cluster_rank()
@@ -217,7 +217,7 @@ def in_a_cluster(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def guards(x: tc.Array, y: tc.Array, out: tc.Array):
+def guards(x, y, out):
     """Guarded loads and stores; those whose guard is false would be outside."""
     t = tc.threadIdx.x
     here, total = t % 3 != 0, tc.f32(0)

@@ -103,7 +103,7 @@ def test_refused(function):
 
 
 @tc.kernel
-def reads(x: tc.Array, given: tc.Const = None):
+def reads(x, given: tc.Const = None):
     x[0], x[1], x[2] = FACTOR, SIZES[0], Holder.factor
     if given is not None:
         x[3] = given.n
@@ -138,7 +138,7 @@ def test_a_closure_that_changes():
     n = 1
 
     @tc.kernel
-    def closed(x: tc.Array):
+    def closed(x):
         x[0] = n
 
     x = np.zeros(1, np.float32)

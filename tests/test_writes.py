@@ -15,27 +15,27 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 
 
 @tc.kernel
-def element(x: tc.Array, y: tc.Array):
+def element(x, y):
     y[tc.threadIdx.x] = x[tc.threadIdx.x]
 
 
 @tc.kernel
-def atomic(x: tc.Array, y: tc.Array):
+def atomic(x, y):
     tc.atomic("add", y.at(0), x[0])
 
 
 @tc.kernel
-def reduction(x: tc.Array, y: tc.Array):
+def reduction(x, y):
     tc.reduce("add", y.at(0), x[0])
 
 
 @tc.kernel
-def vector(x: tc.Array, y: tc.Array):
+def vector(x, y):
     y.at(4 * tc.threadIdx.x).store(x.at(4 * tc.threadIdx.x).load(4))
 
 
 @tc.kernel
-def pointer_in_a_loop(x: tc.Array, y: tc.Array):
+def pointer_in_a_loop(x, y):
     p = y.at(0)
     for _ in range(tc.threadIdx.x):
         p = p + 1
@@ -43,7 +43,7 @@ def pointer_in_a_loop(x: tc.Array, y: tc.Array):
 
 
 @tc.kernel
-def pointer_that_is_chosen(x: tc.Array, y: tc.Array):
+def pointer_that_is_chosen(x, y):
     p = y.at(0)
     if tc.threadIdx.x > 3:
         p = y.at(8)
@@ -51,7 +51,7 @@ def pointer_that_is_chosen(x: tc.Array, y: tc.Array):
 
 
 @tc.kernel
-def either(x: tc.Array, y: tc.Array):
+def either(x, y):
     p = y.at(0)
     if tc.threadIdx.x > 3:
         p = x.at(8)
@@ -59,12 +59,12 @@ def either(x: tc.Array, y: tc.Array):
 
 
 @tc.kernel
-def index_from_memory(x: tc.Array, y: tc.Array):
+def index_from_memory(x, y):
     y[x[0].to(tc.s32)] = 1.0
 
 
 @tc.kernel
-def by_tma(x: tc.Array, y: tc.Array):
+def by_tma(x, y):
     tile = tc.shared((8, 32), tc.f32)
     source, target, full = tc.tensor_map(x, (8, 32)), tc.tensor_map(y, (8, 32)), tc.mbarriers(1)
     if tc.threadIdx.x == 0:
