@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,13 @@ from tensorcore_dsl.lowering.values import (
     ArrayKind,
     Kind,
     Number,
+    Record,
+    RecordKind,
     cast,
     llvm_type,
+    llvm_types,
+    of_parts,
+    of_word,
     strides_of,
 )
 
@@ -202,6 +208,15 @@ def at_address(builder: ir.IRBuilder, address: Any, shape: Any, dtype: Any) -> A
         first = pointer(builder, cast(builder, COUNT, address).value)
     kind_of_array = ArrayKind(kind, len(counts), contiguous=True)
     return Array(kind_of_array, first, counts, strides_of(builder, kind, counts))
+
+
+def record_at(builder: ir.IRBuilder, address: Any, kind: RecordKind) -> Record:
+    """Return the named tuple whose words (`entry.words_of`) lie at a host address."""
+    words = builder.inttoptr(cast(builder, COUNT, address).value, WORD.as_pointer())
+    loaded = (builder.load(builder.gep(words, [ir.Constant(WORD, i)])) for i in count())
+    parts = [of_word(builder, part, word) for part, word in zip(llvm_types(kind), loaded)]
+    record: Record = of_parts(builder, kind, iter(parts))
+    return record
 
 
 def memory(builder: ir.IRBuilder, cleared: bool, shape: Any, dtype: Any) -> Array:

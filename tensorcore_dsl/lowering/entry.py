@@ -89,11 +89,13 @@ def _all(kinds: Sequence[Any]) -> Iterator[Any]:
 
 
 def words_of(kind: Any, x: Any) -> list[int]:
-    """Return the words of an argument for the code of `emit_part`; it is not a floating-point number."""
+    """Return the words of an argument for the code of `emit_part`; it has no floating-point numbers."""
+    if isinstance(kind, RecordKind):
+        return [word for pair in zip(kind.kinds, x, strict=True) for word in words_of(*pair)]
     if isinstance(kind, ArrayKind):
         strides = () if kind.contiguous else x.strides
         return [x.__array_interface__["data"][0], *x.shape, *strides]
-    assert not isinstance(kind, RecordKind) and kind.kind != "f"
+    assert kind.kind != "f"
     return [int(x)]
 
 
@@ -112,11 +114,7 @@ def emit_part(called: ir.Function, kinds: Sequence[Any], parameters: Sequence[st
             word = builder.load(builder.gep(words, [ir.Constant(WORD, len(operands))]))
             if parameter in ("low", "high"):
                 word = low if parameter == "low" else high
-            if isinstance(wanted, ir.PointerType):
-                word = builder.inttoptr(word, wanted)
-            elif wanted != WORD:
-                word = builder.trunc(word, wanted)
-            operands.append(word)
+            operands.append(values.of_word(builder, wanted, word))
     builder.ret(builder.call(called, operands))
 
 

@@ -111,6 +111,13 @@ def of_parts(builder: ir.IRBuilder, kind: Kind, parts: Iterator[ir.Value]) -> An
     return Number(kind, next(parts))
 
 
+def of_word(builder: ir.IRBuilder, kind: ir.Type, word: ir.Value) -> ir.Value:
+    """Convert a word in memory to a pointer, a truth value or an integer."""
+    if isinstance(kind, ir.PointerType):
+        return builder.inttoptr(word, kind)
+    return word if kind == WORD else builder.trunc(word, kind)
+
+
 def strides_of(
     builder: ir.IRBuilder, dtype: np.dtype[Any], shape: Sequence[ir.Value]
 ) -> tuple[ir.Value, ...]:

@@ -10,7 +10,7 @@ from llvmlite import ir
 from tensorcore_dsl.lowering import arrays, primitive
 from tensorcore_dsl.lowering import compiled as compiled
 from tensorcore_dsl.lowering import inlined as inlined
-from tensorcore_dsl.lowering.arrays import at_address, load, pointer, store
+from tensorcore_dsl.lowering.arrays import at_address, load, pointer, record_at, store
 from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast
 
 
@@ -78,6 +78,7 @@ def _call(builder: Any, function: Any, *numbers: Any) -> None:
 
 call: Any = _call
 array_at: Any = primitive(at_address)  # of an address, a shape and a dtype
+named_at: Any = primitive(record_at)  # of an address and a kind
 
 
 def _vector(builder: Any, bits: int, address: Any) -> Any:
@@ -87,16 +88,7 @@ def _vector(builder: Any, bits: int, address: Any) -> Any:
 
 
 def _splat(builder: Any, bits: int, x: Any) -> Any:
-    word = (
-        builder.trunc(cast(builder, COUNT, x).value, ir.IntType(bits))
-        if bits < 64
-        else (cast(builder, COUNT, x).value)
-    )
-    kind = ir.VectorType(word.type, LANES)
-    nothing, index = ir.Constant(kind, ir.Undefined), ir.IntType(32)
-    first = builder.insert_element(nothing, word, ir.Constant(index, 0))
-    order = ir.Constant(ir.VectorType(index, LANES), [0] * LANES)
-    return builder.shuffle_vector(first, nothing, order)
+    return arrays.splat(builder, cast(builder, np.dtype(f"u{bits // 8}"), x).value, LANES)
 
 
 def _fill(bits: int) -> Any:
@@ -117,10 +109,8 @@ def _has_stride(bits: int) -> Any:
         words = builder.load(_vector(builder, bits, address), align=bits // 8)
         lanes = ir.Constant(words.type, list(range(LANES)))
         first = builder.extract_element(words, ir.Constant(ir.IntType(32), 0))
-        first = builder.zext(first, ir.IntType(64)) if bits < 64 else first
-        wanted = builder.add(
-            _splat(builder, bits, Number(COUNT, first)), builder.mul(lanes, _splat(builder, bits, step))
-        )
+        distances = builder.mul(lanes, _splat(builder, bits, step))
+        wanted = builder.add(arrays.splat(builder, first, LANES), distances)
         same = builder.icmp_unsigned("==", words, wanted)
         every = builder.bitcast(same, ir.IntType(LANES))
         return Number(BOOLEAN, builder.icmp_unsigned("==", every, ir.Constant(every.type, -1)))
@@ -132,7 +122,7 @@ def _has_stride(bits: int) -> Any:
 def is_below32(builder: Any, address: Any, limit: Any, most: Any) -> Number:
     """Is each word of a warp's lanes less than `limit`, and are its lowest 6 bits at most `most`?"""
     words = builder.load(_vector(builder, 32, address), align=4)
-    low = builder.and_(words, _splat(builder, 32, Number(COUNT, ir.Constant(ir.IntType(64), 63))))
+    low = builder.and_(words, ir.Constant(words.type, [63] * LANES))
     below = builder.icmp_unsigned("<", words, _splat(builder, 32, limit))
     below = builder.and_(below, builder.icmp_unsigned("<=", low, _splat(builder, 32, most)))
     every = builder.bitcast(below, ir.IntType(LANES))

@@ -12,7 +12,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import Dim3, ranges
-from tensorcore_dsl.interpreter.debugging.contents import Contents, Unknown, Unreadable, shown
+from tensorcore_dsl.interpreter.debugging.contents import Contents, shown
 from tensorcore_dsl.interpreter.debugging.viewpoint import kept_registers
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir import views
@@ -136,10 +136,7 @@ class Recorder:
         scope = mark.scopes[0]
         view = scope.variables.get(name, views.Missing("it is no variable of this function"))
         contents = Contents(ctx, kept_registers(machine), threads, ctx.mask)
-        try:
-            value = contents.read(view)
-        except Unreadable as error:
-            value = Unknown(error)
+        value = contents.attempt(view)
         if isinstance(view, views.Register) and not isinstance(value, str):
             value = np.ma.getdata(value)
         elif type(value) in _NUMBERS:

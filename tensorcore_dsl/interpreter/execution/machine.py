@@ -57,8 +57,8 @@ class Machine:
         Level of the regions that the machine may execute (`regions.plan`).
     frames : dict
         By region, the frames of the threads that execute it.
-    memory : array
-        Record of the chunk's memories, for the code of regions (`regions.memory.record`).
+    memory, held : array, Memories
+        Words of the chunk's memories for the code of regions (`regions.memory.record`), and the memories.
     witness : Witness
         Shows accesses of regions to the race detector.
     products, buffers : dict
@@ -96,13 +96,12 @@ class Machine:
     ) -> None:
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
-        self.memory = memory.record(ctx)
         self.frames: dict[Any, dict[int, Frame]] = {}
         detector = ctx.sanitizer.detector
         if detector is not None:
             detector.registers = self.registers
         self.witness, self.rest = Witness(ctx), Rest(ctx.threads // WARP)
-        self.memory[memory.WITNESS] = self.witness.function
+        self.memory, self.held = memory.record(ctx, self.witness.function)
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[int, RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}

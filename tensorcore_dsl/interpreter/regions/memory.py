@@ -6,7 +6,7 @@ Addresses and values of its 32 lanes lie side by side. All functions return 0, o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.core.native import peek32, peek64, poke64
 from tensorcore_dsl.interpreter.core.shadow import ALL_WRITTEN
 from tensorcore_dsl.interpreter.memory.accesses import (
-    COLUMNS,
     SPACE_BITS,
     WRITABLE,
     copy_begun,
@@ -30,7 +29,6 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     FOUNDS,
     GLOBAL,
     ITEMS,
-    LENGTH,
     LOAD,
     LOGGED,
     NEXT,
@@ -50,99 +48,74 @@ from tensorcore_dsl.interpreter.sanitizer.word_accesses import (
     touches_row,
 )
 from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
+from tensorcore_dsl.lowering.entry import words_of
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, ArrayKind, RecordKind
 
-# Words of the record of a chunk's memories: addresses of arrays, and their sizes.
-(
-    TABLE,
-    ARRAYS,
-    DATA,
-    STATES,
-    PAGES,
-    CTAS,
-    LIMIT,
-    PAGES_OF_CTA,
-    GROUP,
-    CHECKED,
-    STAMPS,
-    STAMP_WORDS,
-    READERS,
-    CHUNKS,
-    EPOCHS,
-    EPOCHS_SIZE,
-    BOOK,
-    OWN_PLACES,
-    GLOBAL_PLACES,
-    PEERS,
-    WITNESS,
-    SHOW,
-    WORDS,
-) = range(23)
 EVERY_LANE = 0xFFFFFFFF
 
 
-def record(ctx: Any) -> np.ndarray:
-    """The memories of a chunk, for `global_access` and so on; its arrays must outlive it."""
-    storage, proxies, table = ctx.shared.storage, ctx.proxies, ctx.globals.table
-    record_words = np.zeros(WORDS, np.int64)
-    for place, array in (
-        (TABLE, table),
-        (DATA, storage.data),
-        (STATES, storage.states),
-        (PAGES, storage.pages),
-        (STAMPS, proxies.stamps),
-        (READERS, proxies.readers),
-        (EPOCHS, proxies.epochs),
-    ):
-        record_words[place] = address_of(array)
-    for place, number in (
-        (ARRAYS, len(table)),
-        (CTAS, len(storage.data)),
-        (LIMIT, storage.size),
-        (PAGES_OF_CTA, storage.pages.shape[1]),
-        (GROUP, ctx.group),
-        (CHECKED, storage.checks),
-        (STAMP_WORDS, proxies.stamps.shape[1]),
-        (CHUNKS, proxies.readers.shape[1]),
-        (EPOCHS_SIZE, proxies.epochs.size),
-    ):
-        record_words[place] = number
-    detector = ctx.sanitizer.detector
+class Memories(NamedTuple):
+    """The memories of a chunk, for `global_access` and so on.
+
+    Attributes
+    ----------
+    table : array
+        The allocations.
+    shared : Shared
+        Arrays of shared memory.
+    group, peers : int
+        Threads of a CTA, and CTAs of a cluster.
+    book, own_places, global_places : array
+        Those of the detector of races; empty without one.
+    witness, show : int
+        Addresses of the functions that see what code of regions cannot judge, and all accesses. 0 for
+        none.
+    """
+
+    table: Any
+    shared: Any
+    group: int
+    peers: int
+    book: Any
+    own_places: Any
+    global_places: Any
+    witness: int
+    show: int
+
+
+def _array(dtype: Any, ndim: int) -> ArrayKind:
+    return ArrayKind(np.dtype(dtype), ndim, contiguous=True)
+
+
+_BYTES, _NUMBERS, _ROWS = _array(np.uint8, 2), _array(np.int64, 1), _array(np.int64, 2)
+_EPOCHS = _array(np.uint32, 1)
+_SHARED = RecordKind(
+    shadow.Shared,
+    (_BYTES, _BYTES, _BYTES, BOOLEAN, _array(np.uint32, 2), _array(np.uint16, 2), _EPOCHS, _EPOCHS),
+)
+KIND = RecordKind(Memories, (_ROWS, _SHARED, COUNT, COUNT, _NUMBERS, _ROWS, _ROWS, COUNT, COUNT))
+
+
+def record(ctx: Any, witness: int) -> tuple[np.ndarray, Memories]:
+    """The words of the memories of a chunk, and the memories, which must outlive them."""
+    detector, shown = ctx.sanitizer.detector, cast(Any, show)
+    none = np.empty(0, np.int64)
+    of_races = (none, none[:, None], none[:, None])
     if detector is not None:
-        record_words[BOOK], record_words[PEERS] = address_of(detector.book), detector.peers
-        record_words[OWN_PLACES] = address_of(detector.places[OWN])
-        record_words[GLOBAL_PLACES] = address_of(detector.places[GLOBAL])
-        shown: Any = show
-        record_words[SHOW] = shown.address()
-    return record_words
+        of_races = (detector.book, detector.places[OWN], detector.places[GLOBAL])
+    peers, seen = (0, 0) if detector is None else (detector.peers, shown.address())
+    shared = ctx.shared.storage.arrays
+    memories = Memories(ctx.globals.table, shared, ctx.group, peers, *of_races, witness, seen)
+    return np.array(words_of(KIND, memories), np.int64), memories
 
 
 @native.inlined
-def shared_of(memories: Any) -> Any:
-    """The arrays of shared memory in a record. `judged`, which nothing here uses, are the epochs."""
-    ctas, limit = memories[CTAS], memories[LIMIT]
-    epochs = native.array_at(memories[EPOCHS], (memories[EPOCHS_SIZE],), np.uint32)
-    return shadow.Shared(
-        native.array_at(memories[DATA], (ctas, limit), np.uint8),
-        native.array_at(memories[STATES], (ctas, limit), np.uint8),
-        native.array_at(memories[PAGES], (ctas, memories[PAGES_OF_CTA]), np.uint8),
-        memories[CHECKED] != 0,
-        native.array_at(memories[STAMPS], (ctas, memories[STAMP_WORDS]), np.uint32),
-        native.array_at(memories[READERS], (ctas, memories[CHUNKS]), np.uint16),
-        epochs,
-        epochs,
-    )
-
-
-@native.inlined
-def disclose(memories: Any, cta: int, forget: bool) -> None:
+def disclose(shared: Any, cta: int, forget: bool) -> None:
     """Let the states of a CTA speak for all pages, if there are checks."""
-    if memories[CHECKED]:
-        shadow.disclose(
-            memories[STATES] + cta * memories[LIMIT],
-            memories[PAGES] + cta * memories[PAGES_OF_CTA],
-            memories[PAGES_OF_CTA],
-            forget,
-        )
+    if shared.checked:
+        count = shared.pages.shape[1]
+        states = shared.states.ctypes.data + cta * shared.states.shape[1]
+        shadow.disclose(states, shared.pages.ctypes.data + cta * count, count, forget)
 
 
 def address_of(array: np.ndarray) -> int:
@@ -168,8 +141,18 @@ def show(
         memory, which, stores != 0, addresses, which == GLOBAL, lanes, width * count, step, first
     )
     if not quiet:
-        witness = int(peek64(memory + 8 * WITNESS))
-        native.call(witness, step, which == GLOBAL, stores, addresses, lanes, words, width, count, first)
+        native.call(
+            native.named_at(memory, KIND).witness,
+            step,
+            which == GLOBAL,
+            stores,
+            addresses,
+            lanes,
+            words,
+            width,
+            count,
+            first,
+        )
 
 
 @native.compiled
@@ -188,16 +171,16 @@ def _is_quiet(
 
     which: OWN or GLOBAL memory, by addresses that are `wide`.
     """
-    memories = native.array_at(memory, (WORDS,), np.int64)
-    h = native.array_at(memories[BOOK], (LENGTH,), np.int64)
+    memories = native.named_at(memory, KIND)
+    h = memories.book
     if h[NEXT] >= h[END] or (which == GLOBAL and h[EARLIER] != 0):
         return False
-    at, count = memories[OWN_PLACES], memories[CTAS]
+    at, count = memories.own_places.ctypes.data, memories.own_places.shape[0]
     if which == GLOBAL:
-        at, count = memories[GLOBAL_PLACES], memories[ARRAYS]
+        at, count = memories.global_places.ctypes.data, memories.global_places.shape[0]
     places = native.array_at(at, (count, ITEMS), np.int64)
-    table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
-    kind, where = STORE if stores else LOAD, Where(which, places, table, memories[PEERS], memories[GROUP])
+    kind = STORE if stores else LOAD
+    where = Where(which, places, memories.table, memories.peers, memories.group)
     h[SINCE] = ALWAYS
     if which == OWN:
         if not stores and logs_load(h, where, step, addresses, lanes, first, size):
@@ -240,14 +223,11 @@ def global_access(
 
     first: the thread that is lane 0; step: the position.
     """
-    memories = native.array_at(memory, (WORDS,), np.int64)
-    table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
-    checked, stores = memories[CHECKED] != 0, kind == STORE_GLOBAL
+    memories = native.named_at(memory, KIND)
+    table, checked, stores = memories.table, memories.shared.checked, kind == STORE_GLOBAL
     size, address = width * count, int(peek64(addresses))
-    if memories[SHOW]:
-        native.call(
-            memories[SHOW], memory, GLOBAL, stores, addresses, lanes, words, width, count, step, first
-        )
+    if memories.show:
+        native.call(memories.show, memory, GLOBAL, stores, addresses, lanes, words, width, count, step, first)
     if lanes == EVERY_LANE:
         step = int(peek64(addresses + 8)) - address
         aside = checked and address & (size - 1) != 0
@@ -290,21 +270,21 @@ def shared_access(  # noqa: PLR0915
 ) -> int:
     """`global_access` for the memory of the threads' CTA; before stores the states must speak for
     all pages."""
-    memories = native.array_at(memory, (WORDS,), np.int64)
-    limit, cta = memories[LIMIT], first // memories[GROUP]
-    checked, stores = memories[CHECKED] != 0, kind == STORE_SHARED
-    states_of = memories[STATES] + cta * limit
-    known = memories[PAGES] + cta * memories[PAGES_OF_CTA]
+    memories, stores = native.named_at(memory, KIND), kind == STORE_SHARED
+    if memories.show:
+        native.call(memories.show, memory, OWN, stores, addresses, lanes, words, width, count, step, first)
+    shared = native.named_at(memory, KIND).shared  # read behind the call, which would keep it on the stack
+    limit, cta, checked = shared.data.shape[1], first // memories.group, shared.checked
+    states_of = shared.states.ctypes.data + cta * limit
+    known = shared.pages.ctypes.data + cta * shared.pages.shape[1]
     size, address = width * count, int(peek32(addresses))
-    if memories[SHOW]:
-        native.call(memories[SHOW], memory, OWN, stores, addresses, lanes, words, width, count, step, first)
     if stores:
-        disclose(memories, cta, False)
+        disclose(shared, cta, False)
     if lanes == EVERY_LANE:
         step = int(peek32(addresses + 4)) - address
         good = step in (0, size)
         if stores:
-            good = step == size and memories[EPOCHS_SIZE] == 0
+            good = step == size and shared.epochs.size == 0
         good = good and native.has_stride32(addresses, step)
         good = good and address + 31 * step + size <= limit
         if good and checked:
@@ -317,7 +297,7 @@ def shared_access(  # noqa: PLR0915
             elif good:
                 good = shadow.are_filled(states_of, known, address, address + 31 * step + size)
                 good = good or shadow.all_written(state, 31 * step + size)
-        place = memories[DATA] + cta * limit
+        place = shared.data.ctypes.data + cta * limit
         if good:
             _move_row(words, place + address, step, width, count, stores)
             return 0
@@ -326,12 +306,12 @@ def shared_access(  # noqa: PLR0915
             _gather(words, addresses, place, width, count)
             return 0
     if not stores:
-        disclose(memories, cta, False)
-    shared = shared_of(memories)
+        disclose(shared, cta, False)
+    arrays = native.named_at(memory, KIND).shared  # read anew: the way above needs few of them
     for lane in range(32):
         if lanes >> lane & 1:
             at, register = int(peek32(addresses + 4 * lane)), words + lane * width
-            wrong = shared_word(at, first + lane, cta, register, 32 * width, shared, width, count, stores)
+            wrong = shared_word(at, first + lane, cta, register, 32 * width, arrays, width, count, stores)
             if wrong:
                 return native.error_at(wrong, lane)
     return 0
@@ -350,11 +330,11 @@ def matrix_access(
     step: int,
 ) -> int:
     """Load four 8x8 matrices of 16-bit elements."""
-    memories = native.array_at(memory, (WORDS,), np.int64)
-    cta, shared = first // memories[GROUP], shared_of(memories)
-    if memories[SHOW]:
-        native.call(memories[SHOW], memory, OWN, False, addresses, lanes, words, 16, 1, step, first)
-    disclose(memories, cta, False)
+    memories = native.named_at(memory, KIND)
+    cta, shared = first // memories.group, memories.shared
+    if memories.show:
+        native.call(memories.show, memory, OWN, False, addresses, lanes, words, 16, 1, step, first)
+    disclose(shared, cta, False)
     for lane in range(32):
         address = int(peek32(addresses + 4 * lane))
         wrong = matrix_row(address, cta, lane, words, 128, shared, kind == LOAD_TRANSPOSED)
@@ -378,10 +358,9 @@ def async_copy(
     first: int,
 ) -> int:
     """Begin asynchronous copies, and note those of each thread in the arrays of the chunk."""
-    memories = native.array_at(memory, (WORDS,), np.int64)
-    table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
-    cta, shared = first // memories[GROUP], shared_of(memories)
-    disclose(memories, cta, True)
+    memories = native.named_at(memory, KIND)
+    table, cta, shared = memories.table, first // memories.group, memories.shared
+    disclose(shared, cta, True)
     for lane in range(32):
         if lanes >> lane & 1:
             to, of = int(peek32(targets + 4 * lane)), int(peek64(sources + 8 * lane))
