@@ -201,11 +201,6 @@ def test_kernels_that_cannot_be():
     )
     says("@kernel decorates functions, not 3", lambda: tc.kernel(3))
     says(
-        "generator is a generator or coroutine; kernels and their helpers are plain functions",
-        lambda: tc.kernel(generator).ptx(arch="sm_80"),
-        UnsupportedSyntax,
-    )
-    says(
         "the source of hidden cannot be read: it was made from a string; give the string a name of its own, "
         "`linecache.cache[name] = (len(text), None, text.splitlines(True), name)`, and run "
         "`exec(compile(text, name, 'exec'))`",
@@ -229,10 +224,6 @@ def gather(**xs):
 
 def noted(x: nowhere.f32):  # noqa: F821
     pass
-
-
-def generator():
-    yield
 
 
 NAMES: dict[str, Any] = {}

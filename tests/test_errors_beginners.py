@@ -264,16 +264,6 @@ def loads_many(x, n):
 
 
 @refused(
-    "** of a run-time value takes a compile-time exponent from 1 to 16, a run-time value of type s32 was given",
-    "x**n",
-    tc.f32,
-    tc.s32,
-)
-def raises_to_a_power(x, n):
-    x**n  # noqa: B018
-
-
-@refused(
     "* of a list of 1 item and a run-time value of type s32 needs a number known at compile time",
     "[0] * n",
     tc.s32,
@@ -653,14 +643,6 @@ def generates(x: tc.Array):
 
 
 LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
-    "no grid": (
-        lambda: plain(X),
-        "kernel plain is launched with a grid and a block: plain[grid, block](...)",
-    ),
-    "a grid alone": (
-        lambda: plain[32](X),
-        "plain[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, 32 was given",
-    ),
     "an option that is none": (
         lambda: tc.kernel(thread=128)(annotated),
         "got an unexpected keyword argument 'thread'; did you mean 'threads'?",

@@ -205,17 +205,6 @@ def unpacks_too_few():
 
 
 @refused(
-    "a list exists only at compile time, and so must its index, which is a run-time value of type s32; use tc.local, "
-    "shared memory or an array, or choose among items with tc.select",
-    "values[n]",
-    tc.s32,
-)
-def indexes_a_list(n: tc.s32):
-    values = [1, 2]
-    values[n]  # noqa: B018
-
-
-@refused(
     "math.gamma computes at compile time, when a run-time value of type f32 has no value yet; of math, kernels have "
     "ceil, copysign, cos, erf, exp, exp2, fabs, floor, hypot, isfinite, isinf, isnan, log, log2, pow, sin, sqrt, tanh, "
     "trunc",

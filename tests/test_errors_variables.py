@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 
-import numpy as np
 import pytest
 from refused_kernels import INTS, Refusals, check
 
@@ -172,42 +171,6 @@ def choice_of_two_kinds(n: tc.s32):
 )
 def choice_with_a_load(x, n: tc.s32):
     "a" if n > 0 else x[n]  # noqa: B018
-
-
-@refused(
-    "'TABLE' belongs to the code around the kernel and cannot be changed by it; copy it first", "TABLE[0] = 5"
-)
-def changes_a_global():
-    TABLE[0] = 5
-
-
-@refused(
-    "'TABLE' belongs to the code around the kernel and cannot be changed by it; copy it first",
-    "TABLE[0] += 5",
-)
-def increments_a_global():
-    TABLE[0] += 5
-
-
-@refused("NumPy arrays are constants in a kernel; use a list or tc.local", "table[0] = 5", table=np.arange(3))
-def changes_numpy(table: tc.Const):
-    table[0] = 5
-
-
-@refused(
-    "attributes of an Ordinary cannot be assigned in a kernel: only those of dataclasses (without slots) can",
-    "thing.x = 5",
-)
-def changes_an_object():
-    thing = Ordinary()
-    thing.x = 5
-
-
-class Ordinary:
-    x = 1
-
-
-TABLE = [1, 2]
 
 
 # -- control flow of functions ----------------------------------------------------------------

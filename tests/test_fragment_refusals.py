@@ -371,13 +371,3 @@ def copy_by_odd_vectors(x):
     tc.launch_bounds(32)
     tile = tc.shared(64, tc.f16)
     tc.copy_tile(tile, x, (0,), vector=3)
-
-
-@refused(
-    "the length of a 1-dimensional f32 array is known at run time: use shape[0], and `for i in range(x.shape[0])`",
-    "for v in x:",
-    F32,
-)
-def loop_over_an_array(x):
-    for v in x:
-        x[0] = v

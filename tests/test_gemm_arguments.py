@@ -132,7 +132,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "row_out: stride 0": (gemm, (H, H), {"row_reductions": SUM, "row_out": as_strided(X, (1, 64), (0, 0))},
                           "row_out has shape (1, 64) and strides (0, 0)"),
     "row_out: type": (gemm, (H, H), {"row_reductions": SUM, "row_out": np.zeros((1, 64))}, "row_out holds f64"),
-    "row_reductions: one": (gemm, (H, H), {"row_reductions": SUM[0]}, "a tuple of kernels.RowReduction is needed"),
     "row_reductions: None": (gemm, (H, H), {"row_reductions": None}, "row_reductions is None"),
     # choices
     "accumulate: f64": (gemm, (H, H), {"accumulate": tc.f64}, "accumulate is f64; allowed are tc.f32, tc.f16"),

@@ -255,18 +255,6 @@ def test_parts_of_a_warp():
 
 
 @tc.kernel
-def bytes_of_a_word(x, out):
-    """The bytes of a word belong to four blocks."""
-    out[4 * tc.threadIdx.x + tc.blockIdx.x] = x[tc.threadIdx.x]
-
-
-def test_bytes_of_a_word():
-    x, out = np.arange(32, dtype=np.uint8), np.zeros(128, np.uint8)
-    run(bytes_of_a_word, 4, 32, x, out)
-    assert np.array_equal(out, np.repeat(x, 4))
-
-
-@tc.kernel
 def handed_barrier(x, out):
     """Barrier 1 joins warps 0 and 1, then 2 and 3 twice; barrier 2 hands warp 1's part on."""
     tile = tc.shared(128, tc.s32)

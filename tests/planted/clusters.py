@@ -6,6 +6,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tests.planted.harness import Arguments, Planted, error, race
+from tests.planted.mbarrier_tma import four_turns
 
 planted = Planted()
 
@@ -181,15 +182,10 @@ def pushed(out, mistake: tc.Const):
     tc.cluster_sync()
 
 
-def four_lines(draw: np.random.Generator) -> Arguments:
-    out = 4 * (31 - np.arange(32, dtype=np.int32)) + 6
-    return {"out": np.zeros(32, np.int32)}, {"out": out}
-
-
 @planted(
     2,
     32,
-    four_lines,
+    four_turns,
     {
         "count of one too many": error("empty.wait"),
         "init fence missing": error("tc.emit(ARRIVE, full #2"),
