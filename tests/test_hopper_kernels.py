@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
 from tensorcore_dsl.kernels.host.operands import FAST
-from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.planning import plan
 
 pytestmark = pytest.mark.thorough
 

@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts
 from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.operands import FAST
-from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
 from tensorcore_dsl.runtime import driver
 

@@ -20,7 +20,7 @@ from tensorcore_dsl.kernels.choosing.menu import F64, as_loaded
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache
-from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, tune
 from tensorcore_dsl.runtime import timing, trials
