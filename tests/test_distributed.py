@@ -13,7 +13,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.kernels import HopperConfig, VirtualGroup
-from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK, PUSHED_ROWS
+from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK, PUSHED_ROWS, Exchange, ring_scheduler
 from tensorcore_dsl.kernels.host import distributed
 
 SMALL = HopperConfig(BM=64, BN=64, stages=3)
@@ -116,6 +116,27 @@ def test_prepared_launches_repeat(name, launches):
                 if rows == M:
                     expected = [np.concatenate(expected)] * world
             assert all(np.array_equal(d, e) for d, e in zip(result, expected, strict=True))
+
+
+@tc.kernel(threads=32)
+def list_tiles(
+    first_rows: tc.Array, pads: tc.PeerArray, state: tc.Array, rows: tc.s32, config: tc.Const
+) -> None:
+    exchange = Exchange(pads, state, rows)
+    scheduler = ring_scheduler((exchange.world * rows, 128), config, exchange, 1)
+    for index in scheduler.tile_indices():
+        if tc.threadIdx.x == 0:
+            first_rows[index] = scheduler.tile_at(index).m
+
+
+def test_tiles_of_a_rank_itself_come_last():
+    """A rank has 17 rows of tiles, which groups of 8 do not divide."""
+    group, rows = VirtualGroup(2), 17 * SMALL.BM
+    order = group.local((2 * 17 * 2,), tc.s32)
+    with tc.devices(2):
+        list_tiles[1, 32](order, group.shared((3,), tc.s32)[0], group.local((2,), tc.s32), rows, config=SMALL)
+    for rank, first_rows in enumerate(order):
+        assert (first_rows[:34] // rows == 1 - rank).all() and (first_rows[34:] // rows == rank).all()
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -49,7 +49,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
 from tensorcore_dsl.kernels.hopper.pipeline import OperandTiles, make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, make_tile_scheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile, make_tile_scheduler
 
 PUSHED_ROWS, PUSHED_COLUMNS = 16, 256  # box in which rows of A go to a peer: 8 KB of 16-bit elements
 BLOCK = 64  # rows of D for each counter
@@ -102,23 +102,25 @@ class Exchange:
 
 
 class RingScheduler(TileScheduler):
-    """Scheduler that starts at row `first_row`, and continues with row 0 after the last row."""
+    """Scheduler over the rows of one rank after the other, from rank `first` on.
 
-    first_row: Any = 0
+    The rows of a rank are a matrix of their own: a group of rows that advance together never has rows of
+    two ranks. Else a rank's own tiles would come among the first ones, and wait for those of its peers.
+    """
+
+    first: Any = 0
 
     def tile_at(self, index):
         tile = TileScheduler.tile_at(self, index)
-        row = tile.m + self.first_row
-        return replace(tile, m=tc.select(row >= self.shape[0], row - self.shape[0], row))
+        (world, rows, _), (hops,) = self.shape, tile.batch_d
+        return WorkTile((self.first + hops) % world * rows + tile.m, tile.n)
 
 
-def ring_scheduler(shape, config: HopperConfig, first_row, world: int):
-    scheduler = RingScheduler(**vars(make_tile_scheduler(shape, config)))
-    scheduler.first_row = first_row
-    # Groups of rows that advance together do not reach into the rows of two ranks.
-    groups = scheduler.rows // (config.group_m * world)
-    groups = tc.select(groups > 0, groups, tc.u32(1)) * world
-    scheduler.group_rows = (scheduler.rows + (groups - 1)) // groups
+def ring_scheduler(shape, config: HopperConfig, exchange: Exchange, hops: int):
+    """The scheduler over an M x N result, from the rows of the rank `hops` places to the right on."""
+    matrices = exchange.world, exchange.rows, shape[1]
+    scheduler = RingScheduler(**vars(make_tile_scheduler(matrices, config)))
+    scheduler.first = exchange.neighbour(hops)
     return scheduler
 
 
@@ -163,7 +165,7 @@ def all_gather_gemm(
     local_tiles = row_tiles(x, config)
     columns = column_tiles(w, config, traits)
     pipeline = make_pipeline(row_tiles(mine, config, local_tiles.smem), columns, x.shape[1], config)
-    scheduler = ring_scheduler(d.shape, config, exchange.rank * exchange.rows, exchange.world)
+    scheduler = ring_scheduler(d.shape, config, exchange, 0)
     run_warpgroups(
         pipeline,
         mma,
@@ -394,7 +396,7 @@ def reduce_products(
     pipeline = make_pipeline(rows, columns, x.shape[1], config)
     shape = x.shape[0], w.shape[1]
     # The right neighbour's rows come first, the rank's own last.
-    scheduler = ring_scheduler(shape, config, exchange.neighbour(1) * exchange.rows, exchange.world)
+    scheduler = ring_scheduler(shape, config, exchange, 1)
     sent = Sent(tc.s32(-1), tc.s32(0), tc.s32(-1))
 
     def store(acc, consumer, epilogue, tile, row, epilogue_op, config):

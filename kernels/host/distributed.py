@@ -26,6 +26,7 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
 TILES: dict[HopperConfig, float] = {
     HopperConfig(BM=128, BN=256, stages=4, cluster_m=2): 1.0,
     HopperConfig(BM=128, BN=256, stages=4): 1.01,
+    HopperConfig(BM=128, BN=224, stages=4): 1.03,
     HopperConfig(BM=128, BN=192, stages=4, cluster_m=2): 1.03,
     HopperConfig(BM=128, BN=192, stages=4): 1.09,
     HopperConfig(BM=128, BN=160, stages=5, cluster_m=2): 1.08,
