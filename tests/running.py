@@ -35,6 +35,12 @@ def line_of(kernel: Any, text: str) -> int:
     return first + next(i for i, line in enumerate(lines) if text in line)
 
 
+def marked_lines(file: str, *comments: str) -> set[int]:
+    """The lines of a file that end in one of the comments."""
+    lines = enumerate(linecache.getlines(file), 1)
+    return {number for number, line in lines if line.rstrip().endswith(comments)}
+
+
 def launch(
     kernel: Any, *args: Any, grid: Any = 1, block: Any = 64, arch: str = "sm_80", **constants: Any
 ) -> None:

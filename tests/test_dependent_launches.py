@@ -6,11 +6,11 @@ the two accesses that a report must name.
 
 from __future__ import annotations
 
-import inspect
 import weakref
 
 import numpy as np
 import pytest
+from running import marked_lines
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -184,82 +184,37 @@ def pdl(kernel, grid=2, block=32, **options):
     return kernel.configured(grid, block, pdl=True, **options)
 
 
-def missing_wait(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(use)(x, zeros(), wait=not bug)
+def pair(front, behind, *others):
+    """Case of a launch, and of a dependent one behind it with the same array."""
+
+    def case(bug):
+        x = zeros()
+        front[2, 32](x, *others)
+        behind(x, bug)
+
+    return case
 
 
-def wait_behind_the_read(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(use_early if bug else use)(x, zeros())
-
-
-def access_behind_the_trigger(bug):
-    x = zeros()
-    write_late[2, 32](x)
-    pdl(use)(x, zeros(), wait=not bug)
-
-
-def no_trigger(bug):
-    x = zeros()
-    write_untriggered[2, 32](x)
-    pdl(use)(x, zeros(), wait=not bug)
-
-
-def write_what_is_read(bug):
-    x = zeros()
-    read[2, 32](x, zeros())
-    pdl(overwrite)(x, wait=not bug)
-
-
-def write_what_is_written(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(overwrite)(x, wait=not bug)
-
-
-def warp_that_does_not_wait(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(one_warp_waits, 1, 64)(x, zeros(), meet=not bug)
-
-
-def lanes_that_do_not_wait(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(one_lane_waits, 1)(x, zeros(), meet=not bug)
-
-
-def block_that_does_not_wait(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(one_block_waits)(x, zeros(), everyone=not bug)
-
-
-def signal_without_a_wait(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(block_tells_block)(x, zeros(1), zeros(), wait=not bug)
-
-
-def bulk_load_before_the_wait(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(bulk_load, 1, 64)(x, zeros(), wait=not bug)
-
-
-def bulk_store_before_the_wait(bug):
-    x = zeros()
-    read[2, 32](x, zeros())
-    pdl(bulk_store, 1, 64)(x, wait=not bug)
-
-
-def cp_async_before_the_wait(bug):
-    x = zeros()
-    write[2, 32](x)
-    pdl(cp_async, 1, 64)(x, zeros(), early=bug)
+PAIRS = {
+    "a wait is missing": pair(write, lambda x, bug: pdl(use)(x, zeros(), wait=not bug)),
+    "wait behind the read": pair(write, lambda x, bug: pdl(use_early if bug else use)(x, zeros())),
+    "access behind the trigger": pair(write_late, lambda x, bug: pdl(use)(x, zeros(), wait=not bug)),
+    "no trigger": pair(write_untriggered, lambda x, bug: pdl(use)(x, zeros(), wait=not bug)),
+    "write of what is read": pair(read, lambda x, bug: pdl(overwrite)(x, wait=not bug), zeros()),
+    "write of what is written": pair(write, lambda x, bug: pdl(overwrite)(x, wait=not bug)),
+    "write of what is counted": pair(count, lambda x, bug: pdl(count_plainly)(x, wait=not bug)),
+    "a warp does not wait": pair(write, lambda x, bug: pdl(one_warp_waits, 1, 64)(x, zeros(), meet=not bug)),
+    "lanes do not wait": pair(write, lambda x, bug: pdl(one_lane_waits, 1)(x, zeros(), meet=not bug)),
+    "a block does not wait": pair(write, lambda x, bug: pdl(one_block_waits)(x, zeros(), everyone=not bug)),
+    "signal without a wait": pair(
+        write, lambda x, bug: pdl(block_tells_block)(x, zeros(1), zeros(), wait=not bug)
+    ),
+    "bulk load before the wait": pair(write, lambda x, bug: pdl(bulk_load, 1, 64)(x, zeros(), wait=not bug)),
+    "bulk store before the wait": pair(read, lambda x, bug: pdl(bulk_store, 1, 64)(x, wait=not bug), zeros()),
+    "cp.async before the wait": pair(write, lambda x, bug: pdl(cp_async, 1, 64)(x, zeros(), early=bug)),
+    # atomics of two launches do not race with each other
+    "atomics": pair(count, lambda x, bug: pdl(count_plainly if bug else count)(x)),
+}
 
 
 def second_never_waits(bug):
@@ -290,22 +245,6 @@ def ring(bug):
     buffers = zeros(), zeros()
     for step in range(4):
         pdl(use)(buffers[step % 2], buffers[1 - step % 2], wait=not (bug and step == 3))
-
-
-def atomics(bug):
-    """Atomics of two launches do not race with each other."""
-    counter = zeros(1)
-    count[2, 32](counter)
-    if bug:
-        pdl(count_plainly)(counter)
-    else:
-        pdl(count)(counter)
-
-
-def write_what_is_counted(bug):
-    counter = zeros(1)
-    count[2, 32](counter)
-    pdl(count_plainly)(counter, wait=not bug)
 
 
 def ordinary_launch(bug):
@@ -387,18 +326,10 @@ def event_in_front(bug):
 
 
 CASES = [
-    missing_wait, wait_behind_the_read, access_behind_the_trigger, no_trigger, write_what_is_read,
-    write_what_is_written, warp_that_does_not_wait, lanes_that_do_not_wait,
-    block_that_does_not_wait, signal_without_a_wait, bulk_load_before_the_wait,
-    bulk_store_before_the_wait, cp_async_before_the_wait, second_never_waits,
-    only_the_second_waits, pool, ring, atomics, write_what_is_counted, ordinary_launch, two_streams, default_stream, stream_of_torch, event,
-    event_of_a_third_stream, host_waits, event_in_front,
+    *(pytest.param(case, id=name) for name, case in PAIRS.items()),
+    second_never_waits, only_the_second_waits, pool, ring, ordinary_launch, two_streams, default_stream,
+    stream_of_torch, event, event_of_a_third_stream, host_waits, event_in_front,
 ]  # fmt: skip
-
-
-def marked(comment: str) -> set[int]:
-    lines, _ = inspect.getsourcelines(inspect.getmodule(marked))
-    return {number for number, line in enumerate(lines, 1) if line.rstrip().endswith(comment)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -407,9 +338,8 @@ def test_mistakes_are_reported_at_both_lines(case):
         case(True)
     error = raised.value
     assert error.loc is not None and error.first is not None
-    assert error.loc.line in marked(OTHER) | (marked(ONE) if case is pool else set())
-    ring_of_one_kernel = marked(OTHER) if case is ring else set()
-    assert error.first.line in marked(ONE) | ring_of_one_kernel
+    assert error.loc.line in marked_lines(__file__, OTHER, *([ONE] if case is pool else []))
+    assert error.first.line in marked_lines(__file__, ONE, *([OTHER] if case is ring else []))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -558,7 +488,7 @@ def report(case, bug=True):
 
 
 def test_a_report_names_launches_lines_bytes_and_the_cure():
-    text = report(missing_wait)
+    text = report(PAIRS["a wait is missing"])
     assert "`x[i]` is read here by thread 0 of block 0 (warp 0, lane 0) in the launch of use;" in text
     assert "wrote it at line" in text and "in the launch of write in front of it" in text
     assert "element [0] of argument 'x' (global bytes 0 to 3 of it), in argument 'x' of write" in text
@@ -567,7 +497,7 @@ def test_a_report_names_launches_lines_bytes_and_the_cure():
 
 
 def test_a_report_says_who_has_waited():
-    text = report(warp_that_does_not_wait)
+    text = report(PAIRS["a warp does not wait"])
     assert "warp 0 of block 0 has waited at line" in text
     assert "let the threads meet behind the wait (tc.barrier())" in text
 

@@ -7,12 +7,12 @@ accesses that a report must name.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import map_kernels
 import numpy as np
 import pytest
+from running import marked_lines
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race
@@ -180,33 +180,23 @@ def signalled(*, first: Any = (), second: Any = (), consumer: Any = consume) -> 
     return out
 
 
-def without_a_release(bug):
-    signalled(first={"how": "st.relaxed.gpu" if bug else "st.release.gpu"})
+def told(wrong: Any, right: Any) -> Any:
+    return lambda bug: signalled(**(wrong if bug else right))
 
 
-def release_of_a_cta(bug):
-    """The scope includes no thread of the other grid; the flag itself is then a race."""
-    signalled(first={"how": "st.release.cta" if bug else "st.release.sys"})
-
-
-def without_an_acquire(bug):
-    signalled(second={"how": "ld.relaxed.gpu" if bug else "ld.acquire.sys"})
-
-
-def fences(bug):
-    signalled(first={"how": "fence"}, second={"how": "ld.relaxed.gpu" if bug else "fence"})
-
-
-def flag_of_another_block(bug):
-    signalled(second={"other": int(bug)})
-
-
-def access_behind_the_release(bug):
-    signalled(first={"late": bug})
-
-
-def threads_that_do_not_meet_the_poller(bug):
-    signalled(second={"meet": not bug})
+SIGNALS = {
+    "without a release": told({"first": {"how": "st.relaxed.gpu"}}, {}),
+    # the scope includes no thread of the other grid; the flag itself is then a race
+    "release of a CTA": told({"first": {"how": "st.release.cta"}}, {"first": {"how": "st.release.sys"}}),
+    "without an acquire": told({"second": {"how": "ld.relaxed.gpu"}}, {"second": {"how": "ld.acquire.sys"}}),
+    "fence of one side": told(
+        {"first": {"how": "fence"}, "second": {"how": "ld.relaxed.gpu"}},
+        {"first": {"how": "fence"}, "second": {"how": "fence"}},
+    ),
+    "flag of another block": told({"second": {"other": 1}}, {}),
+    "access behind the release": told({"first": {"late": True}}, {}),
+    "threads that do not meet the poller": told({"second": {"meet": False}}, {}),
+}
 
 
 def count_that_does_not_release(bug):
@@ -262,15 +252,11 @@ def streams(bug):
 
 
 CASES = [
-    without_a_release, release_of_a_cta, without_an_acquire, fences, flag_of_another_block,
-    access_behind_the_release, threads_that_do_not_meet_the_poller, count_that_does_not_release, one_of_several_readers_is_not_awaited, block_tells_block,
-    launch_tells_launch, other_views_of_the_flag, bulk_load_behind_the_wrong_flag, bulk_store_before_its_wait, streams,
+    *(pytest.param(case, id=name) for name, case in SIGNALS.items()),
+    count_that_does_not_release, one_of_several_readers_is_not_awaited, block_tells_block,
+    launch_tells_launch, other_views_of_the_flag, bulk_load_behind_the_wrong_flag,
+    bulk_store_before_its_wait, streams,
 ]  # fmt: skip
-
-
-def marked(comment: str) -> set[int]:
-    lines, _ = inspect.getsourcelines(inspect.getmodule(marked))  # type: ignore[arg-type]
-    return {number for number, line in enumerate(lines, 1) if line.rstrip().endswith(comment)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -279,9 +265,9 @@ def test_mistakes_are_reported_at_both_lines(case):
         case(True)
     error = raised.value
     assert error.loc is not None and error.first is not None
-    polls_the_flag = case is release_of_a_cta
-    assert error.loc.line in marked(OTHER) or polls_the_flag
-    assert error.first.line in marked(ONE)
+    polls_the_flag = case is SIGNALS["release of a CTA"]
+    assert error.loc.line in marked_lines(__file__, OTHER) or polls_the_flag
+    assert error.first.line in marked_lines(__file__, ONE)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -302,8 +288,8 @@ def test_bulk_copies_need_a_fence_of_proxies_on_either_side():
         signalled(consumer=bulk_consume)
     error = raised.value
     assert not isinstance(error, Race) and error.other_kernel == "produce"
-    assert error.loc is not None and error.loc.line in marked(OTHER)
-    assert error.first is not None and error.first.line in marked(ONE)
+    assert error.loc is not None and error.loc.line in marked_lines(__file__, OTHER)
+    assert error.first is not None and error.first.line in marked_lines(__file__, ONE)
 
 
 def test_flags_in_memory_that_was_freed_order_nothing():
