@@ -47,20 +47,22 @@ def trap(ctx: Context, instr: Instruction) -> None:
 
 
 SECTION = "9.7.13.1"
+BAR: Any = {"ptx": "2.0"}
+ALIGNED: Any = {"ptx": "6.0", "requires": "30", "al": "- .aligned"}
+VOTES = "popc/u32 and/pred or/pred"
 
 # fmt: off
 ROWS = (
     #   mnemonic                            operands                                  section   execute  statement
     row("bar.sync",                         "id:u32",                                 SECTION,  sync,    effects=CTA),
     row("bar.sync.count",                   "id:u32, count:u32",                      SECTION,  sync,    effects=CTA, ptx="2.0", template="!bar.sync {id}, {count}"),
-    row("bar.arrive",                       "id:u32, count:u32",                      SECTION,  arrive,  effects=CTA, ptx="2.0"),
-    row("bar.red.{op}.{t}",                 "d:{t} = id:u32, c:pred",                 SECTION,  vote,    effects=CTA, ptx="2.0", op_t="popc/u32 and/pred or/pred"),
-    row("bar.red.{op}.{t}.count",           "d:{t} = id:u32, count:u32, c:pred",      SECTION,  vote,    effects=CTA, ptx="2.0", op_t="popc/u32 and/pred or/pred", template="!bar.red.{op}.{t} {d}, {id}, {count}, {c}"),
-    row("barrier.sync{al}",                 "id:u32",                                 SECTION,  sync,    effects=CTA, ptx="6.0", requires="30", al="- .aligned"),
-    row("barrier.sync{al}.count",           "id:u32, count:u32",                      SECTION,  sync,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", template="!barrier.sync{al} {id}, {count}"),
-    row("barrier.arrive{al}",               "id:u32, count:u32",                      SECTION,  arrive,  effects=CTA, ptx="6.0", requires="30", al="- .aligned"),
-    row("barrier.red.{op}{al}.{t}",         "d:{t} = id:u32, c:pred",                 SECTION,  vote,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", op_t="popc/u32 and/pred or/pred"),
-    row("barrier.red.{op}{al}.{t}.count",   "d:{t} = id:u32, count:u32, c:pred",      SECTION,  vote,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", op_t="popc/u32 and/pred or/pred", template="!barrier.red.{op}{al}.{t} {d}, {id}, {count}, {c}"),
+    row("barrier.sync{al}",                 "id:u32",                                 SECTION,  sync,    effects=CTA, **ALIGNED),
+    row("barrier.sync{al}.count",           "id:u32, count:u32",                      SECTION,  sync,    effects=CTA, **ALIGNED, template="!barrier.sync{al} {id}, {count}"),
+    *[each for _name, _al, _fields in (("bar", "", BAR), ("barrier", "{al}", ALIGNED)) for each in (
+        row(f"{_name}.arrive{_al}",         "id:u32, count:u32",                      SECTION,  arrive,  effects=CTA, **_fields),
+        row(f"{_name}.red.{{op}}{_al}.{{t}}", "d:{t} = id:u32, c:pred",               SECTION,  vote,    effects=CTA, **_fields, op_t=VOTES),
+        row(f"{_name}.red.{{op}}{_al}.{{t}}.count", "d:{t} = id:u32, count:u32, c:pred", SECTION, vote,  effects=CTA, **_fields, op_t=VOTES, template=f"!{_name}.red.{{op}}{_al}.{{t}} {{d}}, {{id}}, {{count}}, {{c}}"),
+    )],
     row("nanosleep.u32",                    "t:u32",                                  "9.7.19.2", no_effect, effects=VOLATILE, ptx="6.3", requires="70"),
     row("trap",                             "",                                       "9.7.19.4", trap,  effects=VOLATILE),
 )

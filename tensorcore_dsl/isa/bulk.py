@@ -25,6 +25,8 @@ WAIT = BLOCKING | Effect.MBARRIER | Effect.TRACKED
 COPY = VOLATILE | Effect.BULK
 SHARED_COPY = COPY | Effect.ASYNC_PROXY
 
+HOPPER: Any = {"requires": "90", "ptx": "8.0"}
+
 # What the rows do at their addresses (`access.Access`). A load counts bytes at the mbarrier `bar`.
 COUNTED, PEER_COUNTED = "; sync bar shared::cta 8", "; sync bar shared::cluster 8"
 LOAD = "store dst shared::cluster size mbarrier; load src global size mbarrier" + COUNTED
@@ -206,7 +208,7 @@ def _tensor_rows() -> list[Row]:
 
 
 def _tensor_fields(rank: int, im2col: bool) -> dict[str, Any]:
-    return {"requires": "90", "ptx": "8.0", "rank": str(rank), "im2col": "yes" if im2col else "-"}
+    return {**HOPPER, "rank": str(rank), "im2col": "yes" if im2col else "-"}
 
 
 def _braced(names: list[str]) -> str:
@@ -309,7 +311,7 @@ RELAXED = ".relaxed.cta .relaxed.cluster"
 MBARRIERS = [
     row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=BARRIER, access=OWN, requires="80", ptx="7.8"),
     row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=BARRIER, access=OWN, requires="80", ptx="7.8"),
-    row("mbarrier.{op}{sem}.{s}.b64",                   "bar:[u32], bytes:u32",                 BAR, count_bytes,   op="expect_tx complete_tx", sem="- .relaxed.cta .relaxed.cluster", s="shared::cta shared::cluster", effects=BARRIER, access="sync bar {s} 8 relaxed.cta{sem}", requires="90", ptx="8.0"),
+    row("mbarrier.{op}{sem}.{s}.b64",                   "bar:[u32], bytes:u32",                 BAR, count_bytes,   op="expect_tx complete_tx", sem="- .relaxed.cta .relaxed.cluster", s="shared::cta shared::cluster", effects=BARRIER, access="sync bar {s} 8 relaxed.cta{sem}", **HOPPER),
     row("cp.async.mbarrier.arrive{noinc}.shared::cta.b64", "bar:[u32]",                         BAR, arrive_behind_copies, noinc="- .noinc", effects=BARRIER, access=ARRIVE, requires="80", ptx="7.8"),
     *[row("mbarrier.{op}.parity{sem}.shared::cta.b64",  "p:pred = bar:[u32], parity:u32",       BAR, _execute,      op=_op, sem=_sem, effects=_effects, access=OBSERVE + "{sem}", requires=_sm, ptx=_ptx)
       for _op, _execute, _effects, _least in (("try_wait", wait, WAIT, "90"), ("test_wait", test, BARRIER, "80"))
@@ -325,16 +327,16 @@ MBARRIERS = [
 BULK = [
     *[row(f"cp.async.bulk.{_place}.global.mbarrier::complete_tx::bytes{_cast}{_hint}",              f"dst:[u32], src:[u64], size:u32, bar:[u32]{_mask}{_policy}", "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", f"dst {_place}"), effects=COPY, requires="90", ptx=_ptx, multicast="yes" if _cast else "-")
       for _place, _cast, _mask, _, _ptx in PLACES for _hint, _policy, _ in HINTS if not (_cast and _hint)],
-    *[row("cp.async.bulk.prefetch.L2.global" + _hint,                                               "src:[u64], size:u32" + _policy,                         "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, requires="90", ptx="8.0")
+    *[row("cp.async.bulk.prefetch.L2.global" + _hint,                                               "src:[u64], size:u32" + _policy,                         "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, **HOPPER)
       for _hint, _policy, _ in HINTS],
-    row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, access=SHARE, effects=SHARED_COPY, requires="90", ptx="8.0"),
-    row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, access=STORE, effects=SHARED_COPY, requires="90", ptx="8.0"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f32 f64"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f16 bf16"),
-    row("cp.async.bulk.commit_group",                                                               "",                                                      "9.7.9.25.3.1", commit_bulk, effects=VOLATILE, requires="90", ptx="8.0"),
-    row("cp.async.bulk.wait_group{read}",                                                           "n:#u32",                                                "9.7.9.25.3.2", wait_bulk,  effects=VOLATILE, requires="90", ptx="8.0", read="- .read"),
-    row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     no_effect,  effects=VOLATILE, requires="90", ptx="8.0", template="[{map}]"),
+    row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, access=SHARE, effects=SHARED_COPY, **HOPPER),
+    row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, access=STORE, effects=SHARED_COPY, **HOPPER),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, **HOPPER, op="add min max", t="u32 s32 u64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, **HOPPER, op="add", t="f32 f64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, **HOPPER, op="add", t="f16 bf16"),
+    row("cp.async.bulk.commit_group",                                                               "",                                                      "9.7.9.25.3.1", commit_bulk, effects=VOLATILE, **HOPPER),
+    row("cp.async.bulk.wait_group{read}",                                                           "n:#u32",                                                "9.7.9.25.3.2", wait_bulk,  effects=VOLATILE, **HOPPER, read="- .read"),
+    row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     no_effect,  effects=VOLATILE, **HOPPER, template="[{map}]"),
 ]
 ASYNC = "mbarrier; sync bar shared::cluster 8"
 STORES = [
@@ -343,8 +345,8 @@ STORES = [
     row("st.bulk{weak}.shared::cta",           "p:[u32], size:u64, value:#u32(0)",   "9.7.9.13",  clear,          weak="- .weak", access="store p shared::cta size", effects=VOLATILE, requires="100", ptx="8.6"),
 ]
 CLUSTERS = [
-    row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
-    row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | Effect.CLUSTER, requires="90", ptx="8.0", sem="- .acquire"),
+    row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, **HOPPER, sem="- .release .relaxed"),
+    row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | Effect.CLUSTER, **HOPPER, sem="- .acquire"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
     row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=BLOCKING | Effect.TRACKED, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
     row("griddepcontrol.{what}",               "",                                   "9.7.13.13", depend,         effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),

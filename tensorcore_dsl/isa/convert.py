@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.spec import Instruction, row
+from tensorcore_dsl.isa.spec import Instruction, Row, row
 
 _FLAGS = ("sat", "satfinite", "relu", "ftz")
 
@@ -87,37 +87,43 @@ CVT, PACK = "9.7.9.21", "9.7.9.22"
 NO_BYTES = "the assembler has no instructions between bf16 and 8-bit integers"
 E2M1 = "!{{ .reg .b8 pair; "
 
+
+def _scalar(**more: Any) -> Row:
+    """One source and one result; the modifiers stand in the text in the order of the keywords."""
+    modifiers = "".join(f"{{{name}}}" for name in more if name in ("rnd", *_FLAGS))
+    return row(f"cvt{modifiers}.{{d}}.{{a}}", "d:{d} = a:{a}", CVT, single, **more)
+
+
 # fmt: off
 SCALAR = [
-    #   mnemonic                          operands            section execute axes
-    row("cvt.{d}.{a}",                    "d:{d} = a:{a}",     CVT, single, d=INT, a=INT),
-    row("cvt{sat}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d=INT, a=INT, sat=".sat", where=may_saturate),
-    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d="f16 f64", a=INT, rnd=RND, sat=SAT),
-    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d="f32", a=INT, rnd=RND, ftz=FTZ, sat=SAT),
-    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d="bf16", a=INT16, rnd=RND, requires="90", ptx="7.8", note=NO_BYTES),
-    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d=INT, a="f16 f64", rnd=IRND, sat=SAT),
-    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d=INT, a="f32", rnd=IRND, ftz=FTZ, sat=SAT),
-    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d=INT16, a="bf16", rnd=IRND, requires="90", ptx="7.8", note=NO_BYTES),
-    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="f16/f16 f64/f64", rnd=f"- {IRND}", sat=SAT),
-    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d_a="f32/f32", rnd=f"- {IRND}", ftz=FTZ, sat=SAT),
-    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/bf16", rnd=f"- {IRND}", requires="90", ptx="7.8"),
-    row("cvt{sat}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="f64/f16", sat=SAT),
-    row("cvt{ftz}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="f32/f16 f64/f32", ftz=FTZ, sat=SAT),
-    row("cvt.{d}.{a}",                    "d:{d} = a:{a}",     CVT, single, d_a="f32/bf16", requires="80", ptx="7.1"),
-    row("cvt{ftz}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="f32/bf16", ftz=".ftz", requires="90", ptx="7.8"),
-    row("cvt.{d}.{a}",                    "d:{d} = a:{a}",     CVT, single, d_a="f64/bf16", requires="90", ptx="7.8"),
-    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d_a="f16/f32 f32/f64", rnd=RND, ftz=FTZ, sat=SAT),
-    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="f16/f64", rnd=RND, sat=SAT),
-    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/f64 bf16/f16 f16/bf16", rnd=RND, requires="90", ptx="7.8"),
-    row("cvt{rnd}{ftz}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="bf16/f32", rnd=RND, ftz=FTZ, requires="80", ptx="7.0"),
-    row("cvt{rnd}{relu}.{d}.{a}",         "d:{d} = a:{a}",     CVT, single, d="f16 bf16", a="f32", rnd=RND2, relu=".relu", requires="80", ptx="7.0"),
-    row("cvt{rnd}{relu}{satfinite}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d="bf16", a="f32", rnd=RND2, relu=RELU, satfinite=".satfinite", requires="80", ptx="8.1"),
-    row("cvt{rnd}{relu}{satfinite}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d="f16", a="f32", rnd=RND2, relu=".relu", satfinite=".satfinite", requires="80", ptx="8.1"),
-    row("cvt{rnd}{satfinite}.{d}.{a}",    "d:{d} = a:{a}",  CVT, single, d="f16", a="f32", rnd=RND2, satfinite=".satfinite", ptx="8.1"),
-    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="tf32/f32", rnd=".rna", requires="80", ptx="7.0"),
-    row("cvt{rnd}{satfinite}.{d}.{a}",    "d:{d} = a:{a}",     CVT, single, d_a="tf32/f32", rnd=".rna", satfinite=".satfinite", requires="80", ptx="8.1"),
-    row("cvt{rnd}{relu}.{d}.{a}",         "d:{d} = a:{a}",     CVT, single, d_a="tf32/f32", rnd=RND2, relu=RELU, requires="90", ptx="7.8"),
-    row("cvt{rnd}{satfinite}{relu}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d_a="tf32/f32", rnd=RND2, satfinite=".satfinite", relu=RELU, requires="100", ptx="8.6"),
+    _scalar(d=INT, a=INT),
+    _scalar(d=INT, a=INT, sat=".sat", where=may_saturate),
+    _scalar(d="f16 f64", a=INT, rnd=RND, sat=SAT),
+    _scalar(d="f32", a=INT, rnd=RND, ftz=FTZ, sat=SAT),
+    _scalar(d="bf16", a=INT16, rnd=RND, requires="90", ptx="7.8", note=NO_BYTES),
+    _scalar(d=INT, a="f16 f64", rnd=IRND, sat=SAT),
+    _scalar(d=INT, a="f32", rnd=IRND, ftz=FTZ, sat=SAT),
+    _scalar(d=INT16, a="bf16", rnd=IRND, requires="90", ptx="7.8", note=NO_BYTES),
+    _scalar(d_a="f16/f16 f64/f64", rnd=f"- {IRND}", sat=SAT),
+    _scalar(d_a="f32/f32", rnd=f"- {IRND}", ftz=FTZ, sat=SAT),
+    _scalar(d_a="bf16/bf16", rnd=f"- {IRND}", requires="90", ptx="7.8"),
+    _scalar(d_a="f64/f16", sat=SAT),
+    _scalar(d_a="f32/f16 f64/f32", ftz=FTZ, sat=SAT),
+    _scalar(d_a="f32/bf16", requires="80", ptx="7.1"),
+    _scalar(d_a="f32/bf16", ftz=".ftz", requires="90", ptx="7.8"),
+    _scalar(d_a="f64/bf16", requires="90", ptx="7.8"),
+    _scalar(d_a="f16/f32 f32/f64", rnd=RND, ftz=FTZ, sat=SAT),
+    _scalar(d_a="f16/f64", rnd=RND, sat=SAT),
+    _scalar(d_a="bf16/f64 bf16/f16 f16/bf16", rnd=RND, requires="90", ptx="7.8"),
+    _scalar(d_a="bf16/f32", rnd=RND, ftz=FTZ, requires="80", ptx="7.0"),
+    _scalar(d="f16 bf16", a="f32", rnd=RND2, relu=".relu", requires="80", ptx="7.0"),
+    _scalar(d="bf16", a="f32", rnd=RND2, relu=RELU, satfinite=".satfinite", requires="80", ptx="8.1"),
+    _scalar(d="f16", a="f32", rnd=RND2, relu=".relu", satfinite=".satfinite", requires="80", ptx="8.1"),
+    _scalar(d="f16", a="f32", rnd=RND2, satfinite=".satfinite", ptx="8.1"),
+    _scalar(d_a="tf32/f32", rnd=".rna", requires="80", ptx="7.0"),
+    _scalar(d_a="tf32/f32", rnd=".rna", satfinite=".satfinite", requires="80", ptx="8.1"),
+    _scalar(d_a="tf32/f32", rnd=RND2, relu=RELU, requires="90", ptx="7.8"),
+    _scalar(d_a="tf32/f32", rnd=RND2, satfinite=".satfinite", relu=RELU, requires="100", ptx="8.6"),
 ]
 
 PACKED = [
