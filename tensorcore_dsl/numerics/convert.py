@@ -22,7 +22,22 @@ from typing import Any
 
 import numpy as np
 
-from .encode import FTZ, KEEP_NAN, NO_RANDOM, RELU, SAT, SATFINITE, nearest, parameters, run, to_f64
+from .encode import (
+    FTZ,
+    KEEP_NAN,
+    NO_RANDOM,
+    RELU,
+    SAT,
+    SATFINITE,
+    encode_floats,
+    encode_integers,
+    encode_integral,
+    nearest,
+    parameters,
+    run,
+    to_f64,
+    to_integers,
+)
 from .number_formats import FLOATS, INTS, Bits, IntFormat, find, packed, register_dtype, values
 from .registers import flush, is_nan, registers
 from .softfloat import INTEGRAL, ROUNDINGS
@@ -77,8 +92,8 @@ def _float_to_float(
     def encode(bits: Bits, random: Any) -> Bits:
         wide = to_f64(_flush_input(bits) if flush_in else bits, source)
         if rounding in INTEGRAL:
-            return run("integral float", wide, p).astype(dtype)
-        return run("float", wide, p, random).astype(dtype)
+            return run(encode_integral, wide, p).astype(dtype)
+        return run(encode_floats, wide, p, random).astype(dtype)
 
     return encode
 
@@ -118,7 +133,7 @@ def _float_to_int(source: str, to: IntFormat, rounding: str | None, ftz: bool) -
 
     def to_integer(bits: Bits, random: Any) -> Bits:
         wide = to_f64(_flush_input(bits) if ftz and source == "f32" else bits, source)
-        return run("to integer", wide, p).astype(dtype)
+        return run(to_integers, wide, p).astype(dtype)
 
     return to_integer
 
@@ -139,7 +154,7 @@ def _int_to_float(source: IntFormat, to: str, rounding: str | None, sat: bool) -
 
     def encode(bits: Bits, random: Any) -> Bits:
         value = _int_values(bits, source).astype(wide).view(np.uint64)
-        return run("integer", value, p).astype(dtype)
+        return run(encode_integers, value, p).astype(dtype)
 
     return encode
 

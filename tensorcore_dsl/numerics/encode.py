@@ -80,10 +80,8 @@ def _encode_one(x: Any, random: Any, p: Any) -> Any:
     e, sig = unpack64(magnitude)
     if p[MODE] == RS:
         code = stochastic_code(e, sig, p[MANTISSA], p[EMIN], random, p[EXTRA])
-    elif p[FLAGS] & FTZ:
-        code = flushed_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
     else:
-        code = round_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
+        code = flushed_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE], p[FLAGS] & FTZ)
     return _finish(sign, code, False, p)
 
 
@@ -97,7 +95,7 @@ def _integral_one(x: Any, mode: Any) -> Any:
 
 
 @vectorised
-def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
+def encode_floats(x: Any, random: Any, p: Any, out: Any) -> None:
     """Floats; ``random`` has one element per number, or one for all (EXTRA: random bits used)."""
     step = 1 if random.size == x.size else 0
     for i in range(x.size):
@@ -105,7 +103,7 @@ def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
 
 
 @vectorised
-def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
+def encode_integral(x: Any, p: Any, out: Any) -> None:
     """Floats, first rounded to integral values in mode p[EXTRA]."""
     for i in range(x.size):
         value = _integral_one(as_float(x[i]), p[EXTRA])
@@ -113,7 +111,7 @@ def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
 
 
 @vectorised
-def _encode_int_loop(x: Any, p: Any, out: Any) -> None:
+def encode_integers(x: Any, p: Any, out: Any) -> None:
     """Integers; two's complement if p[EXTRA] is set."""
     for i in range(x.size):
         sign = p[EXTRA] != 0 and x[i] >= _SIGN
@@ -146,28 +144,20 @@ def _to_int_one(x: Any, bits: Any, signed: Any, mode: Any, nan: Any) -> Any:
 
 
 @vectorised
-def _to_int_loop(x: Any, p: Any, out: Any) -> None:
+def to_integers(x: Any, p: Any, out: Any) -> None:
     """p: bits of the integer, signedness, rounding mode, result of a NaN."""
     for i in range(x.size):
         out[i] = _to_int_one(x[i], p[0], p[1], p[2], p[3])
 
 
-_LOOPS: dict[str, Callable[..., None]] = {
-    "float": _encode_loop,
-    "integral float": _encode_integral_loop,
-    "integer": _encode_int_loop,
-    "to integer": _to_int_loop,
-}
-
-
-def run(name: str, x: Bits, p: Bits, *random: Bits) -> Bits:
-    """Run a loop of `_LOOPS` over an array of any shape."""
+def run(loop: Callable[..., None], x: Bits, p: Bits, *random: Bits) -> Bits:
+    """Run a loop of this module over an array of any shape."""
     if isinstance(x, Symbol):
-        return x.call(_LOOPS[name], x, *random, p, OUT, dtype=np.uint64)
+        return x.call(loop, x, *random, p, OUT, dtype=np.uint64)
     out = np.empty(x.shape, np.uint64)
     more = [r if r is NO_RANDOM else np.broadcast_to(r, x.shape) for r in random]
     flat = [np.require(v, requirements=["C", "W"]).reshape(-1) for v in (x, *more)]
-    _LOOPS[name](*flat, p, out.reshape(-1))
+    loop(*flat, p, out.reshape(-1))
     return out
 
 

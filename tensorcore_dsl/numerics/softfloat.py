@@ -65,16 +65,20 @@ def rounds_up(sign: Any, odd: Any, remainder: Any, half: Any, mode: Any) -> Any:
 
 
 @inlined
-def round_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any) -> Any:
-    """Exponent and fraction of the rounded magnitude; above the largest code on overflow."""
-    below = max(emin - e, 0)
-    shift = 63 - mantissa + below
+def _cut(e: Any, sig: Any, mantissa: Any, emin: Any) -> Any:
+    """The bits of a magnitude that a format keeps, those it truncates, and the number of these."""
+    shift = 63 - mantissa + max(emin - e, 0)
     if shift > 63:
         sig = jam(sig, shift - 63)
         shift = 63
     n = np.uint64(shift)
-    mantissa_bits = sig >> n
-    remainder = sig & ((_U1 << n) - _U1)
+    return sig >> n, sig & ((_U1 << n) - _U1), n
+
+
+@inlined
+def round_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any) -> Any:
+    """Exponent and fraction of the rounded magnitude; above the largest code on overflow."""
+    mantissa_bits, remainder, n = _cut(e, sig, mantissa, emin)
     mantissa_bits += np.uint64(rounds_up(sign, mantissa_bits & _U1 != 0, remainder, _U1 << (n - _U1), mode))
     return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + mantissa_bits
 
@@ -82,15 +86,11 @@ def round_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any)
 @inlined
 def stochastic_code(e: Any, sig: Any, mantissa: Any, emin: Any, random: Any, width: Any) -> Any:
     """`round_code` for .rs: add ``width`` random bits to the highest truncated bits."""
-    below = max(emin - e, 0)
-    shift = 63 - mantissa + below
-    if shift > 63:
-        sig = jam(sig, shift - 63)
-        shift = 63
-    n = np.uint64(shift)
-    remainder = (sig & ((_U1 << n) - _U1)) >> np.uint64(max(shift - width, 0))
+    mantissa_bits, remainder, n = _cut(e, sig, mantissa, emin)
+    shift = np.int64(n)
+    remainder >>= np.uint64(max(shift - width, 0))
     carry = (remainder + (random >> np.uint64(max(width - shift, 0)))) >> np.uint64(min(shift, width))
-    return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + (sig >> n) + carry
+    return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + mantissa_bits + carry
 
 
 @inlined
@@ -125,9 +125,9 @@ def pack64(sign: Any, e: Any, sig: Any, mode: Any) -> Any:
 
 
 @inlined
-def flushed_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any) -> Any:
-    """`round_code` with .ftz: zero if the result, rounded without exponent limit, is tiny."""
-    if e >= emin:
+def flushed_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any, ftz: Any) -> Any:
+    """`round_code`; .ftz makes it zero if the result, rounded without exponent limit, is tiny."""
+    if not ftz or e >= emin:
         return round_code(sign, e, sig, mantissa, emin, mode)
     if e < emin - 1 or round_code(sign, 0, sig, mantissa, 0, mode) >> np.uint64(mantissa) < 2:
         return np.uint64(0)
@@ -141,10 +141,7 @@ def pack32(x: Any, mode: Any, ftz: Any) -> Any:
     sign = bits >= _SIGN
     magnitude = bits & _MAGNITUDE
     e, sig = unpack64(magnitude)
-    if ftz:
-        code = flushed_code(sign, e, sig, 23, -126, mode)
-    else:
-        code = round_code(sign, e, sig, 23, -126, mode)
+    code = flushed_code(sign, e, sig, 23, -126, mode, ftz)
     if code >= _INF32:
         code = _INF32 if magnitude >= _INF or overflows_to_inf(sign, mode) else _INF32 - _U1
     return _NAN32 if magnitude > _INF else code | np.uint64(sign) << np.uint64(31)
