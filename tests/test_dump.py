@@ -42,7 +42,7 @@ def test_each_kind_of_launch_is_written_once(folder):
     assert first["arguments"]["factor"] == "f32" and first["arguments"]["y"] == "None"
     assert second["kernel"] == third["kernel"] != first["kernel"]
     assert third["arguments"]["x"]["shape"] == [32] and third["constants"] == {"n": "2"}
-    assert {path.suffix for path in folder.iterdir()} == {".ir", ".ptx", ".json", ".jsonl"}
+    assert {path.suffix for path in folder.iterdir()} == {".ir", ".ptx", ".json", ".jsonl", ".regions", ".ll"}
 
 
 def test_the_code_is_that_of_a_gpu(folder):

@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorcore_dsl.codegen.ptx import entry_name
 from tensorcore_dsl.errors import AssemblyError
+from tensorcore_dsl.interpreter.regions.listing import llvm_of_regions, regions_listed
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.kernel.constants import shown
 from tensorcore_dsl.kernel.specialisation import Specialisation
@@ -40,7 +41,7 @@ def dump_launch(
     folder = os.environ[VARIABLE]
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        name = _dump_kernel(build, Path(folder))
+        name = _dump_kernel(build, Path(folder), target == "cpu")
         line = json.dumps({"kernel": name, "target": target, **_launch(build, config, arguments)})
         if (folder, line) not in _written:
             _written.add((folder, line))
@@ -51,8 +52,8 @@ def dump_launch(
         warnings.warn(f"{VARIABLE}={folder}: cannot be written: {why}", RuntimeWarning, stacklevel=2)
 
 
-def _dump_kernel(build: Specialisation, folder: Path) -> str:
-    """Write a kernel's IR, PTX and properties, and return the name of the files."""
+def _dump_kernel(build: Specialisation, folder: Path, emulated: bool) -> str:
+    """Write a kernel's IR, PTX, properties and compiled regions, and return the name of the files."""
     digest = hashlib.sha256(build.ptx.encode()).hexdigest()[:8]
     name = f"{entry_name(build.ir.name)}-{build.arch.name}-{digest}"
     if (folder, name) in _written:
@@ -71,6 +72,8 @@ def _dump_kernel(build: Specialisation, folder: Path) -> str:
         "resources": resources,
     }
     texts = {"ir": format_kernel(build.ir), "ptx": build.ptx, "json": json.dumps(known, indent=2) + "\n"}
+    if emulated:
+        texts |= {"regions": regions_listed(build.program), "ll": llvm_of_regions(build.program)}
     for ending, text in texts.items():
         (folder / f"{name}.{ending}").write_text(text, encoding="utf-8")
     _written.add((folder, name))
