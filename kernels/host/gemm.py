@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -158,14 +158,15 @@ def gemm(  # noqa: PLR0913
         stream,
     )
     if isinstance(a, SparseMatrix) or isinstance(b, PackedWeights):
-        return _gemm_of_format(a, b, c, out, row_out, extra, *options)
+        return _gemm_of_format(a, b, c, out, row_out, extra, GemmOptions(*options))
     results = () if out is None else (out,)
     if row_out is not None:
         results = (*results, row_out)
     arrays = (a, b, *extra.arrays) if c is None else (a, b, c, *extra.arrays)
     numbers = str(alpha), str(beta)  # True, 1j ** 4 and -0.0 equal other numbers
     key = (c is None, row_out is None, *numbers, *extra.key, *options)
-    call = cached_call(results, arrays, key, lambda: _prepare(a, b, c, out, row_out, extra, *options))
+    prepare = lambda: _prepare(a, b, c, out, row_out, extra, GemmOptions(*options))
+    call = cached_call(results, arrays, key, prepare)
     out = call.result(a, out)
     if call.allocate_rows is None:
         call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values)
@@ -176,71 +177,73 @@ def gemm(  # noqa: PLR0913
     return out, row_out
 
 
+class GemmOptions(NamedTuple):
+    """Options of a call of `gemm` that are no arrays; see there. `beta` is a number."""
+
+    alpha: float
+    beta: float
+    out_dtype: Any
+    accumulate: Any
+    epilogue: Epilogue | None
+    row_reductions: tuple[RowReduction, ...]
+    precision: str | None
+    bits: str
+    family: str | None
+    config: Any
+    stream: Any
+
+
 def _gemm_of_format(
-    a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, *options: Any
+    a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
 ) -> Any:
-    """Multiply a sparse A, or packed weights as B; options as for `_prepare`."""
-    alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, bits, *launch = options
-    family, config, stream = launch
-    operands.check_bits(bits)
+    """Multiply a sparse A, or packed weights as B."""
+    o = options
+    operands.check_bits(o.bits)
+    scaled = o.alpha, o.beta, o.out_dtype, o.epilogue
     if isinstance(a, SparseMatrix):  # sparse products have one order of summation
-        check_sparse(accumulate, family, row_reductions, row_out)
-        sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
-        return sparse_gemm(a, b, c, out, extra, *sparse)
-    check_packed(accumulate, row_reductions, precision, bits, row_out)
-    return mixed_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, family, config, stream)
+        check_sparse(o.accumulate, o.family, o.row_reductions, row_out)
+        return sparse_gemm(a, b, c, out, extra, *scaled, o.precision, o.config, o.stream)
+    check_packed(o.accumulate, o.row_reductions, o.precision, o.bits, row_out)
+    return mixed_gemm(a, b, c, out, extra, *scaled, o.family, o.config, o.stream)
 
 
-def _prepare(  # noqa: PLR0913
-    a: Any,
-    b: Any,
-    c: Any,
-    out: Any,
-    row_out: Any,
-    extra: EpilogueArgs,
-    alpha: float,
-    beta: float,
-    out_dtype: Any,
-    accumulate: Any,
-    epilogue: Epilogue | None,
-    row_reductions: tuple[RowReduction, ...],
-    precision: str | None,
-    bits: str,
-    family: str | None,
-    config: Any,
-    stream: Any,
+def _prepare(
+    a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
 ) -> PreparedCall:
     """Check the operands, plan and bind the launch of a new call."""
-    check_stream(stream)
-    in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
-    epilogue = check_epilogue(epilogue, extra.names)
+    check_stream(options.stream)
+    in_a, in_b, in_c = operands.describe_operands(a, b, c, options.beta)
+    epilogue = check_epilogue(options.epilogue, extra.names)
     dtype, shape = in_a.type.dtype, operands.product_shape(in_a, in_b)
+    accumulate = options.accumulate
     accumulate = accumulate if isinstance(accumulate, str) else element_type(accumulate)
     operands.check_accumulate(dtype, accumulate)
-    d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
-    operands.check_precision(dtype, precision)
-    operands.check_bits(bits)
+    d, in_d = operands.result_array(a, out, dtype, shape, options.out_dtype)
+    operands.check_precision(dtype, options.precision)
+    operands.check_bits(options.bits)
     row_dtype = operands.accumulator_dtype(dtype)
-    rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
+    rows = make_row_reduction_result(options.row_reductions, row_out, shape, row_dtype)
     allocate = rows.allocate if rows else None
-    scalars = operands.convert_scalars(dtype, alpha, beta)
+    scalars = operands.convert_scalars(dtype, options.alpha, options.beta)
     read = present(a=in_a, b=in_b, c=in_c) | extra.described()
     check_written(described(**present(out=out, row_out=row_out)), read, in_place="c")
     if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
         scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
-    chosen: Any = (*scalars, accumulate, epilogue, tuple(row_reductions), precision, bits)
+    reductions = tuple(options.row_reductions)
+    chosen: Any = (*scalars, accumulate, epilogue, reductions, options.precision, options.bits)
     broadcast_c = in_c and operands.broadcast(in_c, shape)
     described_problem = GemmProblem(in_a, in_b, broadcast_c, in_d, *chosen)
     K = described_problem.K
     if K == 0 and 0 not in shape and (epilogue is not None or rows):
-        others = c, out, row_out, extra, 0, beta, out_dtype, accumulate, epilogue, row_reductions
-        more = precision, bits, family, config, stream
-        return without_terms(lambda a, b: _prepare(a, b, *others, *more), zero_factors, (a, b), stream)
+        others = c, out, row_out, extra, options._replace(alpha=0)
+        return without_terms(lambda a, b: _prepare(a, b, *others), zero_factors, (a, b), options.stream)
     if 0 in (*shape, K):
         _check_fillable(described_problem, c, d)
-        bind = lambda arguments: _launch_of_empty(described_problem, rows, stream)
+        bind = lambda arguments: _launch_of_empty(described_problem, rows, options.stream)
     else:
-        bind = partial(_bind, described_problem, family, config, stream, rows, row_out)
+        bind = partial(
+            _bind, described_problem, options.family, options.config, options.stream, rows, row_out
+        )
     launch = bind_with_c(bind, (a, b), c, in_c, d, shape, *scalars, *extra.values)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
