@@ -428,7 +428,7 @@ def test_atomics_of_cluster_scope_order_a_cluster():
     out = np.zeros(3, np.int32)
     run(cluster.counts_clusters, 6, 32, out, together=False)
     assert out.tolist() == [128] * 3
-    with pytest.raises(Race, match="their sizes or their scopes do not fit"):
+    with pytest.raises(Race, match="the scope cluster has no other blocks: it must be gpu"):
         run(cluster.counts_clusters, 6, 32, out, together=True)
     x = np.zeros(2, np.int32)
     flag = np.zeros(2, np.uint32)

@@ -243,3 +243,52 @@ def test_a_signal_that_no_wait_counts(mistake, pad):
         f"a signal to element [0] of argument 'pads[{pad}]' comes behind that access: first wait for it "
         "(tc.wait_signal), with a value that counts it"
     )
+
+
+@tc.kernel
+def between_blocks(x: tc.Array, flag: tc.Array, out: tc.Array, meets: tc.Const, scope: tc.Const = "gpu"):
+    """Block 1 of one GPU reads what block 0 writes."""
+    i = tc.threadIdx.x
+    if tc.blockIdx.x == 0:
+        x[i] = i
+        if "before" in meets:
+            tc.barrier()
+        if i == 0:
+            tc.signal(flag.at(0), scope=scope)
+    else:
+        if "wait" in meets and i == 0:
+            tc.wait_signal(flag.at(0), 1, scope=scope)
+        if "after" in meets:
+            tc.barrier()
+        out[i] = x[63 - i]
+
+
+def cure_of_blocks(*arguments: Any) -> str:
+    arrays = [np.zeros(size, np.int32) for size in (64, 1, 64)]
+    between_blocks.emulator("sm_90a")[2, 64](*arrays, ("before", "wait", "after"))  # the advice holds
+    arrays[1][:] = 0
+    return cure(between_blocks, *arrays, *arguments, grid=2)
+
+
+def test_threads_of_blocks_that_have_not_met_around_a_signal():
+    calls = ("tc.signal(flag.at(0), scope=scope)", "tc.wait_signal(flag.at(0), 1, scope=scope)")
+    signal, wait = (f"`{call}` at line {line_of(between_blocks, call)}" for call in calls)
+    assert cure_of_blocks(("wait", "after")) == (
+        f"tc.barrier() would order the two: before {signal} (red.release), which hands on what thread 0 of "
+        "block 0 did"
+    )
+    assert cure_of_blocks(("before", "wait")) == (
+        f"tc.barrier() would order the two: after {wait} (ld.acquire), where thread 0 of block 1 has waited"
+    )
+
+
+def test_a_signal_that_no_block_awaits():
+    assert cure_of_blocks(("before",)).startswith(
+        "a signal to element [0] of argument 'flag' comes behind that access: first wait for it"
+    )
+
+
+def test_a_scope_without_other_blocks():
+    assert cure_of_blocks(("before", "wait", "after"), "cta") == (
+        "both are atomic or volatile, but the scope cta has no other blocks: it must be gpu"
+    )

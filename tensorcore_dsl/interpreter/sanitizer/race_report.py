@@ -17,6 +17,7 @@ from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks
 from tensorcore_dsl.isa import advice, names
+from tensorcore_dsl.isa.access import SCOPES
 from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
@@ -328,10 +329,13 @@ class Finding:
         block = first + self.thread // group
         other = owner.names.geometry.first + self._warp * WARP // group
         abroad = block // races.peers % devices != other // races.peers % devices
-        narrow = [i.scope for i in (theirs, mine) if i is not None and i.strong and i.scope != "sys"]
-        if all(strong) and abroad and narrow:
+        least = "sys" if abroad else "gpu" if block // races.peers != other // races.peers else "cluster"
+        scopes = [i.scope for i in (theirs, mine) if i is not None]
+        narrow = [scope for scope in scopes if scope and SCOPES.index(scope) < SCOPES.index(least)]
+        if all(strong) and block != other and narrow:
             return (
-                f"both are atomic or volatile, but the scope {narrow[0]} has no other ranks: it must be sys"
+                f"both are atomic or volatile, but the scope {narrow[0]} has no other "
+                f"{'ranks' if abroad else 'blocks'}: it must be {least}"
             )
         if all(strong):
             return "both are atomic or volatile, but their sizes or their scopes do not fit"
@@ -349,17 +353,16 @@ class Finding:
             barrier = advice.CLUSTER_BARRIER
             meets = f"{barrier}, or an mbarrier, by an arrival and a wait of cluster scope"
             return f"the cluster must meet between the two: {meets}{end}"
-        if abroad:
-            text = self._advice_for_ranks(here) or (
-                "ranks run at their own time: only a release and an acquire of sys scope (tc.signal "
-                "and tc.wait_signal) would order the two"
-            )
-            return f"{text}{end}"
         if block != other or self._many:
-            return (
-                "blocks run in any order: only a release and an acquire of gpu scope, or another "
-                f"launch, would order the two{end}"
+            lacking = (
+                "blocks run in any order: only a release and an acquire of gpu scope, or another launch,"
             )
+            if abroad:
+                lacking = (
+                    "ranks run at their own time: only a release and an acquire of sys scope (tc.signal "
+                )
+                lacking += "and tc.wait_signal)"
+            return f"{self._advice_for_blocks(abroad, here) or f'{lacking} would order the two'}{end}"
         if mine is not None and mine.ordering is not None:
             return f"all threads of the warpgroup must meet before the product (tc.barrier()){end}"
         if self._is_same_warp:
@@ -396,10 +399,10 @@ class Finding:
         parts = ", and ".join(map(", ".join, zip(places, reasons, strict=True)))
         return parts and f"tc.syncwarp() would order the two: {parts}"
 
-    def _advice_for_ranks(self, here: Loc | None) -> str:
+    def _advice_for_blocks(self, abroad: bool, here: Loc | None) -> str:
         """Where blocks must meet: other threads have signalled or waited than those that access.
 
-        Or which signal comes behind the other access. Else "".
+        Or which signal comes behind the other access. Else "". abroad: the blocks are of two ranks.
         """
         races, owner, lanes = self.races, self._owner, [i for i in range(WARP) if self.lanes >> i & 1]
         group, width, start = races.names.group, races.width, self._warp * WARP
@@ -410,7 +413,7 @@ class Finding:
         foreign = [races.clocks.foreign(thread).get(cluster) for thread in range(first, first + group)]
         known = np.array([np.zeros(width) if v is None else v[ORDER, :width] for v in foreign])
         learned = (known >= self.serial)[:, columns].all(axis=1).any()
-        if not learned and (signal := self._signal_behind(cluster, columns)):
+        if not learned and (signal := self._signal_behind(abroad, cluster, columns)):
             return signal
         known = known[:, block % width : block % width + group]  # by thread of my block, and of the other
         knows, places = known >= self.serial, []
@@ -424,11 +427,12 @@ class Finding:
             places.append(f"after {wait}, where {races.names.describe(waiter)} has waited")
         return f"tc.barrier() would order the two: {', and '.join(places)}" if places else ""
 
-    def _signal_behind(self, cluster: int, columns: np.ndarray) -> str:
-        """Which signal to other ranks hands on the other access, in these columns of a cluster; or ""."""
+    def _signal_behind(self, abroad: bool, cluster: int, columns: np.ndarray) -> str:
+        """Which signal to other blocks hands on the other access, in these columns of a cluster; or ""."""
+        least = history.SYSTEM_SCOPE if abroad else history.GPU_SCOPE
         for (memory, address), message in self.races.launch.signals.locations.items():
             vectors = message.vectors.get(cluster)
-            if memory != 0 or message.scope != history.SYSTEM_SCOPE or vectors is None:
+            if memory != 0 or message.scope < least or vectors is None:
                 continue
             if (vectors[ORDER, columns] >= self.serial).all():
                 element = self.races.launch.element(address, 1).rsplit(" (", 1)[0]
