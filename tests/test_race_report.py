@@ -292,3 +292,34 @@ def test_a_scope_without_other_blocks():
     assert cure_of_blocks(("before", "wait", "after"), "cta") == (
         "both are atomic or volatile, but the scope cta has no other blocks: it must be gpu"
     )
+
+
+@tc.kernel
+def repeated_store(x: tc.Array, waits: tc.Const):
+    """Each lane of warp 0 stores the same box; warp 1 then writes there."""
+    boxes, tile, i = tc.tensor_map(x, (1, 32)), tc.shared((1, 32), tc.f32, align=128), tc.threadIdx.x
+    if i < 32:
+        tile[0, i] = 1
+    tc.fence_proxy_async()
+    tc.barrier()
+    if i < 32:
+        tc.tma_store(boxes, (0, 0), tile)
+        tc.tma_store_commit()
+        tc.tma_store_wait(read=True)
+        if waits == "all lanes" or i == 0:
+            tc.tma_store_wait()
+    tc.barrier()
+    if i >= 32:
+        x[0, i - 32] = 2
+
+
+def test_a_store_after_bulk_stores_that_lanes_repeat():
+    """The repeated store is a warning only, and a later race with it is still found."""
+    x = np.zeros((1, 32), np.float32)
+    launch = repeated_store.emulator("sm_90a")[1, 64]
+    with pytest.warns(tc.RaceWarning, match="both write the same value"):
+        launch(x, "all lanes")
+    assert (x == 2).all()
+    with pytest.warns(tc.RaceWarning), pytest.raises(tc.errors.Race, match="nothing orders") as error:
+        launch(x, "one lane")
+    assert "tc.tma_store_wait() (cp.async.bulk.wait_group), without read=True" in error.value.cure

@@ -468,6 +468,8 @@ class BulkCopies:
         made = [conflict for conflict in conflicts if conflict is not None]
         if made:
             min(made, key=lambda conflict: conflict.which).tell(self.repeats)
+            # It was a warning. The history has the stores up to that one; later accesses must meet all.
+            detector.global_spans("store", operations, rows, reduces, check=False)
 
     def _read(self, thread: int, box: TensorBox, src: int, align: int, *, copies: bool) -> None:
         """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""

@@ -536,6 +536,7 @@ class Spans(NamedTuple):
 def touch_spans(
     h: Any,
     kind: int,
+    todo: int,
     strong: int,
     local: bool,
     whole: bool,
@@ -549,7 +550,7 @@ def touch_spans(
     """Check and note asynchronous operations from number `first` on; the number behind the last one.
 
     It stops behind a conflict, and where `found` or the nodes run short. strong, local, whole: see
-    `Actor`. vector: see `touch`. places: (memories, ITEMS). which: (n,), the memory of each operation.
+    `Actor`. todo, vector: see `touch`. places: (memories, ITEMS). which: (n,), the memory of each.
     """
     at, count = first, operations.serials.size
     while at < count and (at == first or (h[FOUNDS] < ROOM // 2 and has_nodes(h))):
@@ -562,7 +563,7 @@ def touch_spans(
             low = max(bounds[span, 0] * spans.unit, 0)
             high = min(bounds[span, 1] * spans.unit, place[LIMIT])
             if low < high and touch(
-                h, by, kind, CHECK | NOTE, place, low >> shift, high - 1 >> shift, serial, 0, vector
+                h, by, kind, todo, place, low >> shift, high - 1 >> shift, serial, 0, vector
             ):
                 return at
     return at

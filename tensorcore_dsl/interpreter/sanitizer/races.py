@@ -425,8 +425,9 @@ class Races(HappensBefore):
         bounds: np.ndarray,
         reduces: bool = False,
         vector: int = FENCED_GLOBAL,
+        check: bool = True,
     ) -> Conflict | None:
-        """Check and note accesses of asynchronous operations to global memory.
+        """Check, unless that is done, and note accesses of asynchronous operations to global memory.
 
         bounds: (n, spans, 2), real addresses of the first byte and of the one behind the last. vector:
         ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
@@ -436,13 +437,15 @@ class Races(HappensBefore):
             return None
         step = self.chunk.at_step
         strong = int(self.launch.strong[step]) if reduces else 0
-        if not self.early.over and vector == FENCED_GLOBAL:
+        if check and not self.early.over and vector == FENCED_GLOBAL:
             early = self.early.spans(verb == "store", operations.threads, bounds, strong, step)
             if early is not None:
                 return Conflict.of(early, operations)
         where = region.places, np.zeros(len(bounds), np.int64)
         spans = Spans(bounds - region.low, np.arange(len(bounds)))
-        return self._spans(history.GLOBAL, verb, operations, spans, *where, strong, vector, low=region.low)
+        return self._spans(
+            history.GLOBAL, verb, operations, spans, *where, strong, vector, region.low, check=check
+        )
 
     def _spans(
         self,
@@ -456,6 +459,7 @@ class Races(HappensBefore):
         vector: int,
         low: int = 0,
         whole: bool = False,
+        check: bool = True,
     ) -> Conflict | None:
         """places, which: see `touch_spans`. low: the real address that places of global memory count from."""
         kind = (history.STORE if verb == "store" else history.LOAD) + 2 * (strong > 0)
@@ -465,7 +469,7 @@ class Races(HappensBefore):
                 book = self._prepare(0)
                 if self.drawn != self.turn:  # another chunk has used up all numbers since
                     return None
-                how = kind, strong, local, whole, vector
+                how = kind, history.CHECK * check | history.NOTE, strong, local, whole, vector
                 done = history.touch_spans(book, *how, operations, spans, places, which, done)
             if book[history.FOUNDS]:
                 place, step = (low + int(which[done - 1]), None), self.chunk.at_step
