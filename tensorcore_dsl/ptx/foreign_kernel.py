@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from operator import index
 from typing import Any, NoReturn, TypeVar
@@ -107,8 +108,7 @@ class ForeignKernel:
 
     @public
     def __getitem__(self, key: Any) -> Callable[..., Report]:
-        config = self._configuration(self._title, key)
-        return lambda *arguments: self._run(config, *arguments)
+        return partial(self._run, self._configuration(self._title, key))  # no frame between user and launch
 
     @public
     def __call__(self, *arguments: Any) -> NoReturn:
