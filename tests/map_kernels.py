@@ -120,3 +120,31 @@ def boxes_by_maps(
         tc.tma_store_wait(0, read=True)
         maps[block, 1, 15] = 1
         tc.tma_store_wait(0)
+
+
+@tc.kernel
+def maps_of_rows(maps: tc.Array, x: tc.Array):
+    """Block i makes a map of row i of x, in memory."""
+    tc.launch_bounds(32)
+    block = tc.blockIdx.x
+    if tc.threadIdx.x == 0:
+        place = maps.at(block, 0, 0).address
+        describe(place, "global", x, (1, 32), 0, ELEMENT["float32"], 0)
+        tc.emit("fence.proxy.tensormap::generic.release.gpu")
+
+
+@tc.kernel
+def rows_by_maps(y: tc.Array, maps: tc.Array, x: tc.Array):
+    """Block i copies row i of x by map i."""
+    tc.launch_bounds(32)
+    block, tile, bar = tc.blockIdx.x, tc.shared((1, 32), tc.f32, align=128), tc.mbarriers(1)[0]
+    place = maps.at(block, 0, 0).address
+    if tc.threadIdx.x == 0:
+        tc.emit("fence.proxy.tensormap::generic.acquire.gpu", place, 128)
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(tile.bytes)
+        tc.emit(LOAD.format(2), tile.at(0, 0).address, place, 0, block, bar.address)
+    tc.barrier()
+    bar.wait(0)
+    y[block, tc.threadIdx.x] = tile[0, tc.threadIdx.x]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl.errors import EmulationError, OutOfBounds, Race
+from tensorcore_dsl.interpreter import launch
 
 RNG = np.random.default_rng(3)
 
@@ -86,3 +87,14 @@ def test_the_assembler_takes_the_kernel():
         constants = {"box": (8, 32), "element": 7, "through": through}
         resources = kernels.boxes_by_maps.resources(x, maps, corners, x, arch="sm_90a", **constants)
         assert resources.registers > 0
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_later_launch_reads_maps(checks, monkeypatch):
+    """Without checks it has worker processes, which see the arrays at other addresses."""
+    x, y, maps = RNG.random((8, 32), np.float32), np.zeros((8, 32), np.float32), kernels.room_for_maps(8)
+    kernels.maps_of_rows.emulator("sm_90a", checks=checks)[8, 32](maps, x)
+    monkeypatch.setattr(launch, "_workers", lambda _: 2)
+    monkeypatch.setattr(launch, "_is_long", lambda *_: True)
+    kernels.rows_by_maps.emulator("sm_90a", checks=checks)[8, 32](y, maps, x)
+    assert np.array_equal(y, x)

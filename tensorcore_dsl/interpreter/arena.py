@@ -105,7 +105,8 @@ class Arena:
             home = next(r for r in regions if r.low <= low < r.high)
             offset, writable = home.offset + first - home.low, array.flags.writeable
             place = offset, array.shape, array.dtype, array.strides, writable
-            return replace(argument, array=self.view(place))
+            more = {"home": low} if hasattr(argument, "home") else {}
+            return replace(argument, array=self.view(place), **more)
 
         moved_arguments = [moved(argument) for argument in arguments]
         self._regions = regions  # not before: an interrupt may have ended the copies

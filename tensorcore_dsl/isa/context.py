@@ -45,7 +45,7 @@ class Memory(Protocol):
 class GlobalMemory(Memory, Protocol):
     """The arrays of a launch."""
 
-    def location(self, addresses: np.ndarray) -> np.ndarray:
+    def home(self, addresses: np.ndarray) -> np.ndarray:
         """(T,) addresses on the host, which are the same in all launches."""
 
     def each_rank(self, ctx: Context, instr: Instruction, addresses: Any) -> list[np.ndarray]:

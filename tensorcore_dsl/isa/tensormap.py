@@ -36,7 +36,7 @@ def replace(ctx: Context, instr: Instruction, p: Any, *operands: Any) -> None:
     field = maps[instr.params["field"]]
     value = operands[-1]
     if instr.params["field"] == ADDRESS:  # other launches may have another one for the array
-        value = ctx.globals.location(np.broadcast_to(value, len(maps)))
+        value = ctx.globals.home(np.broadcast_to(value, len(maps)))
     field[(slice(None), *operands[:-1])] = value
     words = np.ascontiguousarray(maps.view(np.uint64).reshape(len(maps), 16).T)
     for at in PARTS:

@@ -25,7 +25,7 @@ from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 from tensorcore_dsl.isa.reductions import AND, MAX, MIN, OR, SIGNED_MAX, SIGNED_MIN, XOR
 
-VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
+VIRTUAL, SIZE, REAL, WRITABLE, HOME, COLUMNS = range(6)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
 TOO_MANY = 31  # code of a copy that is to read more bytes than it copies
 GLOBAL_SIDE = 32  # added to the code of a failed check of the global side of a copy

@@ -30,11 +30,15 @@ ALIGNMENT = 256  # bytes; alignment of an allocation on a device
 
 @dataclass(frozen=True)
 class GlobalPointer:
-    """An argument of a launch: the data pointer of an array."""
+    """An argument of a launch: the data pointer of an array.
+
+    home: the real address that the array has outside of the launch, if it was moved for it.
+    """
 
     array: np.ndarray
     name: str
     writable: bool = True
+    home: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,10 @@ class Arguments:
         return int(row[accesses.VIRTUAL] + start - row[accesses.REAL])
 
     def virtual(self, real: int) -> int | None:
-        """The virtual address for an address in an array, None if it is in none."""
-        for start, size, low, _ in self.table.tolist():
-            if low <= real < low + size:
-                return int(start + real - low)
+        """The virtual address for an address in an array outside of the launch, None if it is in none."""
+        for start, size, _, _, home in self.table.tolist():
+            if home <= real < home + size:
+                return int(start + real - home)
         return None
 
     def describe(self, address: int) -> str:
@@ -120,15 +124,15 @@ def allocation_of(address: Any) -> Any:
     return (address >> accesses.SPACE_BITS) - 1
 
 
-def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]:
-    """(virtual start, bytes, real start, writable); keeps the alignment within the base array."""
+def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int, int]:
+    """(virtual start, bytes, real start, writable, home); keeps the alignment within the base array."""
     array = pointer.array
     if not isinstance(array, np.ndarray):
         raise ArgumentError(f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array")
     low, high = span(array)
     shift = (low - owner_of(array)) % ALIGNMENT
     writable = pointer.writable and array.flags.writeable
-    return base_of(index) + shift, high - low, low, int(writable)
+    return base_of(index) + shift, high - low, low, int(writable), pointer.home or low
 
 
 def owner_of(array: np.ndarray) -> int:
@@ -172,6 +176,11 @@ class GlobalMemory(accesses.WordMemory):
         rows = self._rows(addresses)
         start = rows[:, accesses.REAL] - rows[:, accesses.VIRTUAL]
         return np.asarray(addresses.astype(np.int64) + start)
+
+    def home(self, addresses: np.ndarray) -> np.ndarray:
+        """The real addresses that virtual ones have outside of the launch."""
+        rows = self._rows(addresses)
+        return np.asarray(addresses.astype(np.int64) + rows[:, accesses.HOME] - rows[:, accesses.VIRTUAL])
 
     def each_rank(self, ctx: Context, instr: Instruction, addresses: Any) -> list[np.ndarray]:
         active = self.active(ctx)

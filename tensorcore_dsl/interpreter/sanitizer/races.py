@@ -138,7 +138,7 @@ class Races(HappensBefore):
 
     def _arrays(self) -> np.ndarray:
         rows = np.zeros((len(self.table), history.ITEMS), np.int64)
-        for row, (_, size, real, _) in zip(rows, self.table, strict=True):
+        for row, (_, size, real, _, _) in zip(rows, self.table, strict=True):
             region = self.launch.region(int(real)) if size else None
             if region is not None:
                 row[:] = region.places[0]
