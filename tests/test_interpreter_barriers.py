@@ -192,6 +192,19 @@ class TestMistakes:
         with pytest.raises(EmulationError, match="thread 0 of block 0 arrives a second time"):
             b.run(block=96)
 
+    def test_a_warp_that_gives_itself_the_signal_of_another(self):
+        """It arrives, and arrives again as it waits. The barrier then expects both groups again."""
+        b = Builder()
+        with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as others:
+            b.op(ARRIVE, 1, 64)
+            b.op(SYNC_COUNT, 1, 64)
+            b.op(ARRIVE, 2, 64)
+            b.op(SYNC_COUNT, 1, 64)
+            with b.inside(others):
+                b.op(SYNC_COUNT, 2, 64)
+                b.op(ARRIVE, 1, 64)
+        b.run(block=64)
+
     def test_more_warps_than_are_expected(self):
         """The report counts them, and names a thread that is one too many."""
         b = Builder()

@@ -4,6 +4,9 @@ A warp arrives when all of its threads that have not exited have executed a barr
 the barrier. A barrier completes when the warps that arrived make up the expected count. Without a
 count all warps of the CTA are expected, and those that have exited count as arrived. As the manual
 promises, a barrier with a count also completes when only exited threads could still arrive.
+
+A warp that has arrived without waiting may arrive once more if it then waits, and counts twice: the
+warpgroup that FlashAttention 3 lets go first gives itself the signal of another one.
 """
 
 from __future__ import annotations
@@ -203,7 +206,7 @@ def _arrive(
         elif state.expected[cta, which] != goal and state.expected[cta, which] + goal != full - 1:
             return error_at(MISMATCH, thread)
         bit = np.uint32(1) << np.uint32(thread % 32)
-        if state.lanes[thread // 32, which] & bit or state.counted[thread // 32, which]:
+        if state.lanes[thread // 32, which] & bit or (state.counted[thread // 32, which] and not wait):
             return error_at(TWICE, thread)
         state.lanes[thread // 32, which] |= bit
         state.votes[cta, which, 0] += predicate[thread]
