@@ -761,6 +761,36 @@ def test_generic_addresses_in_a_cluster():
     assert x[1:].tolist() == [[100, 1], [101, 1], [55, 1], [100, 1], [101, 0], [100, 0], [55, 0], [101, 0]]
 
 
+def test_barriers_of_a_cluster_at_which_lanes_arrive_alone():
+    """Without .aligned, and an address in the window of the cluster."""
+    k = module(
+        """
+    mov.u64 %rd1, s; cvta.shared.u64 %rd2, %rd1; mov.u32 %r1, %cluster_ctarank; mov.u32 %r2, %tid.x;
+    xor.b32 %r3, %r1, 1; mapa.u64 %rd3, %rd2, %r3; cvta.to.shared::cluster.u64 %rd4, %rd3;
+    cvta.shared::cluster.u64 %rd5, %rd4; cvt.u32.u64 %r5, %rd4;
+    barrier.cluster.arrive; barrier.cluster.wait;
+    setp.eq.u32 %p1, %r2, 0;
+    @%p1 bra FIRST;
+    barrier.cluster.arrive.relaxed;
+    bra MET;
+FIRST:
+    add.s32 %r4, %r1, 100; st.shared::cluster.u32 [%r5], %r4;
+    barrier.cluster.arrive;
+MET:
+    barrier.cluster.wait;
+    ld.param.u64 %rd6, [x]; mad.lo.s32 %r6, %r1, 4, %r2; mad.wide.u32 %rd6, %r6, 4, %rd6;
+    ld.shared.u32 %r7, [s];
+    setp.ne.u64 %p2, %rd5, %rd3; @%p2 trap;
+    st.global.u32 [%rd6], %r7;
+    ret;
+""",
+        before=".shared .align 8 .b8 s[8];",
+    )["k"]
+    x = np.zeros(8, np.uint32)
+    k.emulator("sm_90a").configured(2, 4, cluster=2)(x)
+    assert x.tolist() == [101] * 4 + [100] * 4
+
+
 def test_one_kernel_that_is_refused_leaves_the_others():
     both = ptx.load("""
 .version 8.0

@@ -345,8 +345,8 @@ STORES = [
     row("st.bulk{weak}.shared::cta",           "p:[u32], size:u64, value:#u32(0)",   "9.7.9.13",  clear,          weak="- .weak", access="store p shared::cta size", effects=VOLATILE, requires="100", ptx="8.6"),
 ]
 CLUSTERS = [
-    row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, **HOPPER, sem="- .release .relaxed"),
-    row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | Effect.CLUSTER, **HOPPER, sem="- .acquire"),
+    row("barrier.cluster.arrive{sem}{al}",     "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, **HOPPER, sem="- .release .relaxed", al="- .aligned"),
+    row("barrier.cluster.wait{sem}{al}",       "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | Effect.CLUSTER, **HOPPER, sem="- .acquire", al="- .aligned"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
     row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=BLOCKING | Effect.TRACKED, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
     row("griddepcontrol.{what}",               "",                                   "9.7.13.13", depend,         effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),

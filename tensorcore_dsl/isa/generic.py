@@ -99,4 +99,8 @@ ROWS = (
         "cvta{to}.{s}.u64", "d:u64 = a:u64", "9.7.9.20", convert, to="- .to", s="global shared",
         ptx="2.0",
     ),
+    row(
+        "cvta{to}.{s}.u64", "d:u64 = a:u64", "9.7.9.20", convert, to="- .to", s="shared::cluster",
+        requires="90", ptx="7.8",
+    ),
 )  # fmt: skip
