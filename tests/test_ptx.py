@@ -791,6 +791,37 @@ MET:
     assert x.tolist() == [101] * 4 + [100] * 4
 
 
+@pytest.mark.parametrize(
+    "between, message",
+    [
+        ("mov.b32 %f0, 0f3F800000; mov.b32 %f1, %f0; mov.b32 %f2, %f0; mov.b32 %f3, %f0;", None),
+        ("add.f32 %f0, %f0, 0f3F800000;", "used its accumulators or A's registers and did not fence since"),
+    ],
+)
+def test_accumulators_that_a_compiler_moves_behind_the_fence(between, message):
+    body = f"""
+    mov.b64 %rd1, s; mov.u32 %r1, %tid.x; mad.lo.s32 %r2, %r1, 2, 0; cvt.u64.u32 %rd2, %r2;
+    add.s64 %rd2, %rd1, %rd2; mov.b16 %h1, 0; st.shared.b16 [%rd2], %h1;
+    fence.proxy.async; bar.sync 0;
+    shr.u64 %rd3, %rd1, 4; or.b64 %rd3, %rd3, 0x800080000;
+    mov.b32 %r3, 0; mov.b32 %r4, 0; mov.b32 %r5, 0; mov.b32 %r6, 0; mov.b32 %f0, 0f00000000; mov.b32 %f1, %f0; mov.b32 %f2, %f0; mov.b32 %f3, %f0;
+    wgmma.fence.sync.aligned;
+    {between}
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%f0, %f1, %f2, %f3}}, {{%r3, %r4, %r5, %r6}}, %rd3, 1, 1, 1, 0;
+    wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+    ld.param.u64 %rd4, [x]; mad.wide.u32 %rd4, %r1, 16, %rd4; st.global.v4.f32 [%rd4], {{%f0, %f1, %f2, %f3}};
+    ret;"""
+    before = ".shared .align 128 .b8 s[256];"
+    k = ptx.load(module(body, before=before).ptx.replace(".target sm_90", ".target sm_90a"))["k"]
+    x = np.zeros(512, np.float32)
+    if message:
+        with pytest.raises(tc.EmulationError, match=message):
+            k[1, 128](x)
+    else:
+        k[1, 128](x)
+        assert (x == 1).all()
+
+
 def test_one_kernel_that_is_refused_leaves_the_others():
     both = ptx.load("""
 .version 8.0

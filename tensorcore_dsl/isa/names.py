@@ -26,7 +26,7 @@ INDEX_ARITHMETIC = frozenset(
     {INDEX_PRODUCT, INDEX_CHOICE, "neg.s32", "cvt.s64.s32", "cvt.u64.s32", "mul.wide.s32", "mul.lo.u32"}
     | {f"{operation}.{sign}{bits}" for operation in ("add", "sub") for sign in "su" for bits in (32, 64)}
 )
-SPECIAL_REGISTER = "mov"  # opcode
+MOVE = "mov"  # opcode, of special registers, too
 LEFT_SHIFT, BITWISE_AND, LOOKUP_LOGIC = "shl", "and", "lop3"  # opcodes
 KEEPING_DIVISORS = frozenset({"add", "sub", "min", "max", "cvt"})  # of all their operands
 

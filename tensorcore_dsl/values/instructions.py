@@ -361,7 +361,7 @@ class InstructionBuilder:
         if isinstance(source, Const):
             return abs(int(source.value)) <= MAX_DIVISOR
         op = self._definitions.get(source)
-        return op is not None and op.instr.opcode == names.SPECIAL_REGISTER
+        return op is not None and op.instr.opcode == names.MOVE
 
     def _guarded(
         self, instr: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any, swizzle: int | None

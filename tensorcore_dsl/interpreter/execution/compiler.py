@@ -337,7 +337,8 @@ class _Compiler:
             return steps.watched(run, lambda mma: mma.issue(product, at))
         accesses = zip(reads, op.operands), zip(writes, op.results)
         name = op.instr.mnemonic
-        use = mma_hazards.register_use(name, *accesses, self.watched, loc=op.loc)
+        moves = op.instr.opcode == names.MOVE
+        use = mma_hazards.register_use(name, *accesses, self.watched, loc=op.loc, moves=moves)
         if use is not None and op.guard is None and operations(op.instr):
             self.checks[self.here] = use
             return run
@@ -395,6 +396,7 @@ class _Compiler:
             self.watched,
             copies=len(sources) == 1 and is_group,
             loc=made if own else node.loc,
+            moves=True,
         )
         if use is not None:
             self.checks[self.here] = use

@@ -36,6 +36,7 @@ class RegisterUse:
 
     reads, writes: places that are accumulators or late inputs of some product. copies: it copies
     all registers of a group. loc: the place in the source, where it is not that of the step.
+    moves: it only moves registers.
     """
 
     name: str
@@ -43,6 +44,7 @@ class RegisterUse:
     writes: tuple[int, ...]
     copies: bool = False
     loc: Loc | None = None
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,18 @@ class MmaHazards:
                 yield product
 
     def access(self, uses: Sequence[RegisterUse]) -> None:
-        """Check ordinary steps that use registers of products."""
+        """Check ordinary steps that use registers of products.
+
+        Compilers of PTX move registers across a fence, and the assembler orders these.
+        """
         groups, _ = self.chunk.units(WARPGROUP)
         for use, product in itertools.product(uses, self.queue):
             if product.use.meets(use) and (product.groups & groups).any():
                 step = next(step for part, step in product.parts if part.meets(use))
                 text = expression(use.loc)
                 self._refuse(product, step, f"`{text}`" if text else use.name, groups, use.loc)
+        if self.chunk.program.kernel.foreign:
+            uses = [use for use in uses if not use.moves]
         for place in {place for use in uses for place in use.reads + use.writes}:
             before = self.touched.get(place, groups)
             self.touched[place] = groups if before is groups else before | groups
@@ -252,7 +259,7 @@ def register_use(
 ) -> RegisterUse | None:
     """The use of `watched` registers by a step, from its places and what they hold; or None.
 
-    more: `copies` and `loc` of the use.
+    more: `copies`, `loc` and `moves` of the use.
     """
     read = tuple(place for place, source in reads if _base(source) in watched)
     written = tuple(place for place, value in writes if value in watched)
