@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -1091,6 +1092,44 @@ def test_a_load_of_several_fields_of_a_struct(fields, value):
     x = np.zeros(1, np.uint64)
     module(body, ".param .align 8 .b8 s[16]")["k"][1, 1]({8: x, **fields})
     assert x[0] == value
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_kernel_that_copies_half_of_its_tensor_map(in_memory):
+    """As CuTe DSL's grouped GEMMs do, which change the address in the copy."""
+    copied = "\n".join(
+        f"ld.param.v2.b64 {{%rd2, %rd3}}, [%rd1+{at}]; st.global.v2.b64 [%rd4+{at}], {{%rd2, %rd3}};"
+        for at in (0, 16, 32, 48)
+    )
+    k = module(
+        f"""
+    mov.b64 %rd1, m; ld.param.u64 %rd4, [g]; ld.param.u64 %rd5, [y]; mov.u32 %r1, %tid.x;
+    setp.ne.u32 %p1, %r1, 0; mov.u32 %r2, bar; mov.u32 %r3, tile; mov.b32 %r4, 0;
+    @%p1 bra READ;
+    {copied}
+    fence.proxy.tensormap::generic.release.gpu; fence.proxy.tensormap::generic.acquire.gpu [%rd4], 128;
+    mbarrier.init.shared.b64 [%r2], 1; fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared.b64 %rd6, [%r2], 128;
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r3], [%rd4, {{%r4, %r4}}], [%r2];
+READ:
+    bar.sync 0;
+WAIT:
+    mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0;
+    @!%p2 bra WAIT;
+    mad.lo.u32 %r3, %r1, 4, %r3; ld.shared.u32 %r5, [%r3]; mad.wide.u32 %rd5, %r1, 4, %rd5;
+    st.global.u32 [%rd5], %r5;
+    ret;""",
+        ".param .align 64 .b8 m[128], .param .u64 g, .param .u64 y",
+        ".shared .align 128 .b8 tile[128]; .shared .align 8 .b8 bar[8];",
+    )["k"]
+    x, y, copy = floats(8, 8), np.zeros((4, 8), np.float32), np.frombuffer(mmap(-1, 4096), np.uint64)
+    tensor_map = tc.ptx.tensor_map(x, (4, 8))
+    if in_memory:
+        k[1, 32]({0: tensor_map}, copy, y)
+        assert np.array_equal(y, x[:4]) and not copy[8:].any()
+    else:
+        with pytest.raises(tc.OutOfBounds, match=r"in the tensor map 'm in memory'; pass \{0: map\}"):
+            k[1, 32](tensor_map, copy, y)
 
 
 @pytest.mark.parametrize("value", [-1, np.int32(-7), 3_000_000_000], ids=str)

@@ -17,13 +17,12 @@ from tensorcore_dsl.isa.spec import Instruction, row
 
 ADDRESS = "global_address"
 VIRTUAL = 1 << 63  # With this bit, the address of a map is one of the launch.
-# The address is that of the array on the host, without VIRTUAL. rank: one less than the number of axes. strides: bytes,
-# of all axes but the innermost.
+# The address is that of the array on the host, without VIRTUAL. rank, box_dim: one less than the number of axes and the
+# extents. strides: in 16 bytes, of all axes but the innermost. All is in the first half: CuTe DSL copies no more.
 OBJECT = np.dtype(
-    [(ADDRESS, "u8"), ("global_stride", "u8", 4), ("box_dim", "u4", 5),
-     ("global_dim", "u4", 5), ("element_stride", "u4", 5), ("rank", "u4"), ("elemtype", "u4"),
-     ("interleave_layout", "u4"), ("swizzle_mode", "u4"), ("swizzle_atomicity", "u4"),
-     ("fill_mode", "u4"), ("unused", "V4")]
+    [(ADDRESS, "u8"), ("global_stride", "u4", 4), ("global_dim", "u4", 5), ("box_dim", "u1", 5),
+     ("element_stride", "u1", 5), ("rank", "u1"), ("elemtype", "u1"), ("interleave_layout", "u1"),
+     ("swizzle_mode", "u1"), ("swizzle_atomicity", "u1"), ("fill_mode", "u1"), ("unused", "V68")]
 )  # fmt: skip
 PARTS = (0, 64)  # a map is aligned to 64 bytes, and so are its halves, of 8 words each
 
@@ -37,6 +36,10 @@ def replace(ctx: Context, instr: Instruction, p: Any, *operands: Any) -> None:
     value = operands[-1]
     if instr.params["field"] == ADDRESS:  # other launches may have another one for the array
         value = ctx.globals.home(np.broadcast_to(value, len(maps)))
+    if instr.params["field"] == "global_stride":
+        value = value >> value.dtype.type(4)
+    if instr.params["field"] == "box_dim":
+        value = value - value.dtype.type(1)
     field[(slice(None), *operands[:-1])] = value
     words = np.ascontiguousarray(maps.view(np.uint64).reshape(len(maps), 16).T)
     for at in PARTS:

@@ -58,9 +58,9 @@ class TensorMap:
         tensor_map["elemtype"] = TYPES.index(f"{'uf'[self.nan_fill]}{8 * array.itemsize}")
         tensor_map["global_dim"][0, :rank], tensor_map["box_dim"][0, :rank] = (
             array.shape[::-1],
-            self.box[::-1],
+            np.array(self.box[::-1]) - 1,
         )
-        tensor_map["global_stride"][0, : rank - 1] = array.strides[-2::-1]
+        tensor_map["global_stride"][0, : rank - 1] = np.array(array.strides[-2::-1]) // 16
         tensor_map["element_stride"], tensor_map["fill_mode"] = 1, self.nan_fill
         return tensor_map.view(np.uint8)
 

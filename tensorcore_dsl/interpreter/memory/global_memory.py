@@ -89,6 +89,11 @@ class Arguments:
         """Describe the memory at or near a virtual address, for messages."""
         if address >> MULTIMEM_SHIFT:
             return "it is a multimem address, which multimem.* instructions alone take (PTX manual, 8.2.3)"
+        if address >> MAP_SHIFT >= MAP_BASE and address < MAP_BASE + len(self.maps) << MAP_SHIFT:
+            name = self.maps[(address >> MAP_SHIFT) - MAP_BASE].name
+            return (
+                f"it lies in the tensor map {name!r}; pass {{0: map}} to a kernel that reads the map's bytes"
+            )
         index = allocation_of(address)
         if not 0 <= index < len(self.pointers):
             return "it belongs to no argument of the launch"

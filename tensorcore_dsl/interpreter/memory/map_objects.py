@@ -118,16 +118,16 @@ class MapObjects:
             or fields["swizzle_mode"] >= len(SWIZZLES) or fields["swizzle_atomicity"]
             or fields["interleave_layout"] or (fields["fill_mode"] and "f" not in TYPES[kind])
             or (fields["element_stride"][:axes] != 1).any(),
-            "its extents or its box are 0": axes <= RANK and not (
-                fields["global_dim"][:axes].all() and fields["box_dim"][:axes].all()
-            ),
+            "its extents are 0": axes <= RANK and not fields["global_dim"][:axes].all(),
         }  # fmt: skip
         for complaint, holds in wrong.items():
             if holds:
                 raise EmulationError(f"the tensor map at {address:#x} ({who}): {complaint}")
         plan = np.ones((4, RANK), np.int64)
-        plan[EXTENT, :axes], plan[BOX, :axes] = fields["global_dim"][:axes], fields["box_dim"][:axes]
-        plan[STRIDE, 0], plan[STRIDE, 1:axes] = BYTES[kind], fields["global_stride"][: axes - 1]
+        plan[EXTENT, :axes] = fields["global_dim"][:axes]
+        plan[BOX, :axes] += fields["box_dim"][:axes]
+        plan[STRIDE, 0] = BYTES[kind]
+        plan[STRIDE, 1:axes] = 16 * fields["global_stride"][: axes - 1].astype(int)
         reach = int((plan[EXTENT] - 1) @ plan[STRIDE]) + BYTES[kind]
         address_of_array = int(fields[ADDRESS])
         virtual = address_of_array - VIRTUAL
