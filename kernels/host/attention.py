@@ -213,7 +213,7 @@ def _prepare(  # noqa: PLR0913
     problem = checked_problem(arrays, lists, page, causal, window, scale, softcap, return_lse)
     shape, traits, descriptions = problem.shape, problem.traits, problem.arrays
     o, in_o = result_array_of_type(q, out, shape, problem.dtype)
-    check_written(described(**present(out=out)), {**descriptions, **lists})
+    check_written({**descriptions, **lists}, out=out)
     for name, x in {**descriptions, "out": in_o}.items():
         check_layout(name, x)
     allocate = (lambda like: empty_like(like, shape[:3], tc.f32)) if return_lse else None

@@ -22,7 +22,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, element_type, present
+from tensorcore_dsl.kernels.host.arguments import check_stream, element_type, present
 from tensorcore_dsl.kernels.host.arrays import astype, on_stream, zero_factors
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
@@ -226,7 +226,7 @@ def _prepare(
     allocate = rows.allocate if rows else None
     scalars = operands.convert_scalars(dtype, options.alpha, options.beta)
     read = present(a=in_a, b=in_b, c=in_c) | extra.described()
-    check_written(described(**present(out=out, row_out=row_out)), read, in_place="c")
+    check_written(read, "c", out=out, row_out=row_out)
     if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
         scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
     reductions = tuple(options.row_reductions)

@@ -13,7 +13,7 @@ from tensorcore_dsl.kernels.choosing.choice import choose_grouped
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_ascends, described, on_host, present
+from tensorcore_dsl.kernels.host.arguments import check_ascends, described, on_host
 from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
@@ -109,7 +109,7 @@ def _prepare_grouped(
             f"{groups + 1} s32, one more than b has matrices, of which there may be {MAX_GROUPS}"
         )
     d, in_d = operands.result_array_of_type(a, out, (rows, N), dtype)
-    check_written(described(**present(out=out)), read)
+    check_written(read, out=out)
     if 0 in (rows, N, groups):
         return PreparedCall((rows, N), dtype, with_check(launch_nothing, in_offsets, rows))
     if K == 0:

@@ -8,7 +8,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import TRAITS, k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import described, present
+from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import on_stream
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.grouped_gemm import with_check
@@ -102,7 +102,7 @@ def _prepare_k_grouped(
         )
     shape = (count - 1, M, N)
     d, in_d = operands.result_array_of_type(a, out, shape, dtype)
-    check_written(described(**present(out=out)), read)
+    check_written(read, out=out)
     if 0 in shape or K == 0:
 
         def fill(a: Any, b: Any, offsets: Any, d: Any) -> None:

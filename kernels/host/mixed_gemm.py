@@ -96,7 +96,7 @@ def _prepare(
     check_stream(stream)
     epilogue = check_epilogue(epilogue, extra.names)
     problem, d, read = describe_packed(a, b, c, out, out_dtype, alpha, beta, epilogue)
-    check_written(described(**present(out=out)), read | extra.described(), in_place="c")
+    check_written(read | extra.described(), "c", out=out)
     plan = plan_mixed(b, problem, family, config)
     return prepared(plan, problem, (a, b.operands), c, d, extra, stream)
 

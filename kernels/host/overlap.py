@@ -9,19 +9,25 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
+from tensorcore_dsl.kernels.host.arguments import described, present
 
 # Steps of NumPy's search for a common address. Beyond, arrays count as overlapping.
 MAX_WORK: Any = 1 << 20
 
 
-def check_written(
-    written: Mapping[str, Description], read: Mapping[str, Description], in_place: str = ""
-) -> None:
+def check_written(read: Mapping[str, Description], in_place: str = "", **results: Any) -> None:
     """Refuse arrays for results that overlap themselves, each other or an operand.
 
     in_place: the operand that may be `out` itself: the kernel reads each element before it writes
-    that element.
+    that element. results: arrays by name; None is a new array.
     """
+    check_apart(described(**present(**results)), read, in_place)
+
+
+def check_apart(
+    written: Mapping[str, Description], read: Mapping[str, Description], in_place: str = ""
+) -> None:
+    """Refuse results, already described, as `check_written` does."""
     others = dict(read)
     for name, x in written.items():
         if overlaps_itself(_memory(x)):

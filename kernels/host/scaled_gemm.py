@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, is_array, number, present
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, is_array, number
 from tensorcore_dsl.kernels.host.arrays import zero_factors, zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import (
@@ -111,10 +111,7 @@ def _prepare_scaled(
     out_dtype: Any,
 ) -> PreparedCall:
     read = described(a=a, b=b, a_scales=a_scales, b_scales=b_scales) | extra.described()
-    in_a, in_b = read["a"], read["b"]
-    operands.check_rank("a", in_a, 2)
-    operands.check_rank("b", in_b, 2)
-    operands.check_operands(in_a, in_b, None, 0)
+    in_a, in_b = _matrices(read)
     dtype = in_a.type.dtype
     if dtype not in (tc.e4m3, tc.e5m2):
         raise tc.ArgumentError(f"a holds {dtype}; block-scaled products are of e4m3 or e5m2")
@@ -122,7 +119,7 @@ def _prepare_scaled(
     _check_scales("a_scales", read, (M, -(-K // BLOCK)), "a row and 128 of K")
     _check_scales("b_scales", read, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
-    check_written(described(**present(out=out)), read)
+    check_written(read, out=out)
     if 0 in (M, N):
         return PreparedCall((M, N), in_d.type.dtype, launch_nothing)
     if K == 0:
@@ -144,6 +141,14 @@ def _prepare_scaled(
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)
     return PreparedCall((M, N), in_d.type.dtype, launch)
+
+
+def _matrices(read: Mapping[str, Description]) -> tuple[Description, Description]:
+    """A and B; refuses those that cannot be multiplied."""
+    for name in ("a", "b"):
+        operands.check_rank(name, read[name], 2)
+    operands.check_operands(read["a"], read["b"], None, 0)
+    return read["a"], read["b"]
 
 
 def _check_scales(name: str, read: Mapping[str, Description], shape: tuple[int, int], each: str) -> None:
@@ -233,10 +238,7 @@ def _prepare_requantised(
 ) -> PreparedCall:
     check_stream(stream)
     read = described(a=a, b=b, **({} if one else {"scale": scale}))
-    in_a, in_b = read["a"], read["b"]
-    operands.check_rank("a", in_a, 2)
-    operands.check_rank("b", in_b, 2)
-    operands.check_operands(in_a, in_b, None, 0)
+    in_a, in_b = _matrices(read)
     if in_a.type.dtype.is_float:
         raise tc.ArgumentError(f"a holds {in_a.type.dtype}; products of s8 and u8 are requantised")
     (M, K), N = in_a.shape, in_b.shape[1]
@@ -248,7 +250,7 @@ def _prepare_requantised(
                 f"f32 for each of the {N} columns"
             )
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)
-    check_written(described(**present(out=out)), read)
+    check_written(read, out=out)
     if 0 in (M, N):
         return PreparedCall((M, N), tc.s8, launch_nothing, (zero,))
     if K == 0:

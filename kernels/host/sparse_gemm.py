@@ -55,7 +55,7 @@ def _prepare(
     check_stream(stream)
     epilogue = check_epilogue(epilogue, extra.names)
     problem, d, read = describe_sparse(a, b, c, out, out_dtype, alpha, beta, epilogue, precision)
-    check_written(described(**present(out=out)), read | extra.described(), in_place="c")
+    check_written(read | extra.described(), "c", out=out)
     if problem.K == 0 and 0 not in problem.d.shape:
 
         def zeros(values: Any, metadata: Any, b: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from tensorcore_dsl.kernels.choosing.choice import choose_swiglu
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import described, present
+from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
@@ -96,7 +96,7 @@ def _prepare_swiglu(
         text = ", ".join(f"{name} {operand.shape}" for name, operand in descriptions.items())
         raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {text}")
     d, in_d = operands.result_array_of_type(x, out, (M, N), dtype)
-    check_written(described(**present(out=out)), descriptions | extra.described())
+    check_written(descriptions | extra.described(), out=out)
     if 0 in (M, N):
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
