@@ -53,7 +53,7 @@ def values(bits: int, rng: np.random.Generator) -> np.ndarray:
     return np.choose(rng.integers(0, 3, THREADS), [corners, near, anything])
 
 
-def run_rows(rows: list[plan.Row], arrays: list[np.ndarray], mask: np.ndarray) -> list[int]:
+def run_rows(rows: list[plan.MicroOp], arrays: list[np.ndarray], mask: np.ndarray) -> list[int]:
     """Execute rows, each a step of its own, on arrays by place; what is noted of a mistake."""
     steps = [(at, row) for at, row in enumerate(rows)]
     kept = frozenset(range(len(arrays)))
@@ -75,7 +75,7 @@ def execute(
     cases: list[tuple[Instruction, list[np.ndarray], dict[int, int]]], mask: np.ndarray
 ) -> list[list[np.ndarray]]:
     """The results of the compiled forms of instructions, zero where `mask` is not set."""
-    rows: list[plan.Row] = []
+    rows: list[plan.MicroOp] = []
     arrays: list[np.ndarray] = []
     found = []
     for instr, operands, immediate in cases:
@@ -86,7 +86,7 @@ def execute(
             arrays.append(array)
         given = iter(slots[len(results) :])
         sides = [plan.NOTHING if i in immediate else next(given) for i in range(len(instr.operands))]
-        made = plan.instruction_rows(instr, slots[: len(results)], sides, immediate)
+        made = plan.instruction_ops(instr, slots[: len(results)], sides, immediate)
         assert made, f"{instr.mnemonic} has no compiled form for its own registers"
         rows += made
         found.append(results)
@@ -185,7 +185,7 @@ def test_a_check(instr, count):
         refused.clear()
         bounds.execute(context, instr, 0, index, extent, count)
         slots = [plan.NOTHING, (0, 0, bits // 8), (1, 0, bits // 8), plan.NOTHING]
-        rows = plan.instruction_rows(instr, [], slots, {0: 0, 3: count})
+        rows = plan.instruction_ops(instr, [], slots, {0: 0, 3: count})
         at, wrong, lanes = run_rows(rows, [index, extent], mask)
         if refused:
             thread = int(np.argmax(refused[0]))
@@ -205,13 +205,13 @@ def test_the_first_row_that_fails_counts():
     index[100], index[300], index[400], index[1000] = 9, 10, 10, 10
     places = {"moved": 0, "index": 1, "one": 2, "extent": 3}
     slot = lambda name: (places[name], 0, 4)
-    check_of = lambda name: plan.instruction_rows(
+    check_of = lambda name: plan.instruction_ops(
         check, [], [plan.NOTHING, slot(name), slot("extent"), plan.NOTHING], {0: 0, 3: 1}
     )
     rows = [
-        *plan.instruction_rows(add, [slot("moved")], [slot("index"), slot("one")]),
+        *plan.instruction_ops(add, [slot("moved")], [slot("index"), slot("one")]),
         *check_of("index"),
-        *plan.instruction_rows(add, [slot("moved")], [slot("moved"), slot("one")]),
+        *plan.instruction_ops(add, [slot("moved")], [slot("moved"), slot("one")]),
         *check_of("moved"),
     ]
     at, wrong, _ = run_rows(rows, [moved, index, one, extent], np.ones(THREADS, bool))

@@ -86,7 +86,7 @@ class Flow(Calls):
         self.loops: list[Loop | Unrolled] = []  # of the current function
         self.plans: dict[ast.For | ast.While, Plans] = {}  # of the last evaluation of a loop
         self.warned: set[ast.For] = set()  # loops with many copies
-        self.regions: list[Snapshot] = []  # before the run-time branches and loops around here
+        self.snapshots: list[Snapshot] = []  # before the run-time branches and loops around here
 
     # -- blocks --------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Flow(Calls):
         """
         if not isinstance(container, UNTRACKED) or method in UNCHANGING:
             return
-        if any(region.holds(container) for region in self.regions):
+        if any(before.holds(container) for before in self.snapshots):
             raise OperandError(
                 f"{describe(container)} cannot be changed under a run-time condition or in a "
                 "run-time loop; lists, dicts and dataclasses can"
@@ -214,19 +214,19 @@ class Flow(Calls):
     def _branches(self, condition: Scalar, then: Rest, orelse: Rest) -> Status:
         frame = self.frame
         frame.conditions += 1
-        self.regions.append(Snapshot(self.frames))
+        self.snapshots.append(Snapshot(self.frames))
         try:
             ended, _ = run_branches(
                 self.builder,
                 self.frames,
-                self.regions[-1],
+                self.snapshots[-1],
                 condition,
                 lambda: (then() == "jump", None),
                 lambda: (orelse() == "jump", None),
             )
         finally:
             frame.conditions -= 1
-            self.regions.pop()
+            self.snapshots.pop()
         return "jump" if ended else self._status()
 
     def branch(self, condition: Scalar, then: Callable[[], None], orelse: Callable[[], None]) -> None:
@@ -412,14 +412,14 @@ class Flow(Calls):
 
     def _loop_body(self, loop: Loop, body: list[ast.stmt]) -> None:
         self.loops.append(loop)
-        self.regions.append(loop.head)
+        self.snapshots.append(loop.head)
         try:
             status = self.block(body)
             if status == "return":  # from an unrolled loop inside
                 self._leave_by("break", returns=True)
         finally:
             self.loops.pop()
-            self.regions.pop()
+            self.snapshots.pop()
         if status is None:
             loop.leave(self.builder.block)
 

@@ -19,7 +19,7 @@ Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 
 
 @dataclass
-class _Region:
+class _Stretch:
     """Memory from `low` to `high`, where arrays lie, as `views` of it.
 
     offset: in the arena. written: where a kernel may write, from and to real addresses, ascending
@@ -40,30 +40,30 @@ class _Region:
         self.written.append((low, high))
 
 
-def _regions(arguments: Sequence[Any]) -> list[_Region]:
-    """The memory of all arrays, in order; those that overlap are in one region.
+def _stretches(arguments: Sequence[Any]) -> list[_Stretch]:
+    """The memory of all arrays, in order; those that overlap are in one stretch.
 
     Distances from the base array are kept modulo ALIGNMENT, so that checks of alignment find the
     same as without processes.
     """
-    regions: list[_Region] = []
+    stretches: list[_Stretch] = []
     pointers = [a for a in arguments if isinstance(getattr(a, "array", None), np.ndarray)]
     for argument in sorted(pointers, key=lambda a: span(a.array)[0]):
         (low, high), array = span(argument.array), argument.array
         if low == high:
             continue
-        if regions and low < regions[-1].high:
-            regions[-1].high = max(regions[-1].high, high)
+        if stretches and low < stretches[-1].high:
+            stretches[-1].high = max(stretches[-1].high, high)
         else:
-            regions.append(_Region(low, high, owner_of(array), []))
+            stretches.append(_Stretch(low, high, owner_of(array), []))
         if argument.writable and array.flags.writeable:
-            regions[-1].may_be_written(low, high)
+            stretches[-1].may_be_written(low, high)
     end = 0
-    for region in regions:
-        shift = (region.low - region.owner) % ALIGNMENT
-        region.offset = -(-end // ALIGNMENT) * ALIGNMENT + shift
-        end = region.offset + region.high - region.low
-    return regions
+    for stretch in stretches:
+        shift = (stretch.low - stretch.owner) % ALIGNMENT
+        stretch.offset = -(-end // ALIGNMENT) * ALIGNMENT + shift
+        end = stretch.offset + stretch.high - stretch.low
+    return stretches
 
 
 class Arena:
@@ -75,7 +75,7 @@ class Arena:
         self._clock = memoryview(self._memory)[:8].cast("d")
         self.bytes = np.frombuffer(self._memory, np.uint8)[HEADER:]
         self._start = span(self.bytes)[0]
-        self._regions: list[_Region] = []
+        self._stretches: list[_Stretch] = []
 
     @property
     def used(self) -> float:
@@ -89,37 +89,37 @@ class Arena:
     @staticmethod
     def room(arguments: Sequence[Any]) -> int:
         """Bytes that the arrays of a launch take."""
-        return max((r.offset + r.high - r.low for r in _regions(arguments)), default=0)
+        return max((r.offset + r.high - r.low for r in _stretches(arguments)), default=0)
 
     def take(self, arguments: Sequence[Any]) -> list[Any]:
         """The arguments of a launch, with copies of their arrays in this memory."""
-        regions = _regions(arguments)
-        for region in regions:
-            ctypes.memmove(self._start + region.offset, region.low, region.high - region.low)
+        stretches = _stretches(arguments)
+        for stretch in stretches:
+            ctypes.memmove(self._start + stretch.offset, stretch.low, stretch.high - stretch.low)
 
         def moved(argument: Any) -> Any:
             array = getattr(argument, "array", None)
             if not isinstance(array, np.ndarray) or not array.size:
                 return argument
             first, low = array.__array_interface__["data"][0], span(array)[0]
-            home = next(r for r in regions if r.low <= low < r.high)
+            home = next(r for r in stretches if r.low <= low < r.high)
             offset, writable = home.offset + first - home.low, array.flags.writeable
             place = offset, array.shape, array.dtype, array.strides, writable
             more = {"home": low} if hasattr(argument, "home") else {}
             return replace(argument, array=self.view(place), **more)
 
         moved_arguments = [moved(argument) for argument in arguments]
-        self._regions = regions  # not before: an interrupt may have ended the copies
+        self._stretches = stretches  # not before: an interrupt may have ended the copies
         return moved_arguments
 
     def give_back(self) -> None:
         """Write what a kernel may have changed to the arrays that were taken."""
-        for region in self._regions:
-            for low, high in region.written:
-                ctypes.memmove(low, self._start + region.offset + low - region.low, high - low)
-        if any(region.offset + region.high - region.low > KEPT for region in self._regions):
+        for stretch in self._stretches:
+            for low, high in stretch.written:
+                ctypes.memmove(low, self._start + stretch.offset + low - stretch.low, high - low)
+        if any(stretch.offset + stretch.high - stretch.low > KEPT for stretch in self._stretches):
             self._memory.madvise(mmap.MADV_REMOVE, HEADER)
-        self._regions = []
+        self._stretches = []
 
     def place(self, array: np.ndarray) -> Place | None:
         """Offset of an array in this memory; None if it lies elsewhere."""

@@ -114,7 +114,7 @@ class Program(EagerDict):
     loops: by the position that they jump back to.
     ops: by position, the operations that access words.
     values: the places of values, and of constants.
-    rows: by position, what compiled code executes (see `regions.plan`).
+    micro_ops: by position, what compiled code executes (see `regions.plan`).
     flow: where threads go, a `Flow`. cuts: positions over which no region goes.
     copied: by position, the uses of registers of asynchronous products.
     products: by position, the products of warps without a guard. unheard: positions of waits
@@ -145,7 +145,7 @@ class Program(EagerDict):
     loops: dict[int, Loop] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
     values: dict[Any, int] = field(default_factory=dict)
-    rows: dict[int, list[Any]] = field(default_factory=dict)
+    micro_ops: dict[int, list[Any]] = field(default_factory=dict)
     flow: Any = None
     cuts: set[int] = field(default_factory=set)
     copied: dict[int, Any] = field(default_factory=dict)

@@ -109,9 +109,9 @@ def _follows(
 
 
 def _is_alone(program: Program, at: int) -> bool:
-    """Has a step rows, none of which accesses memory or needs whole warps?"""
-    rows = program.rows.get(at, ())
-    alone = bool(rows) and all(row.access is None for row in rows)
+    """Return whether a step has micro-operations, none of which accesses memory or needs whole warps."""
+    micro_ops = program.micro_ops.get(at, ())
+    alone = bool(micro_ops) and all(op.access is None for op in micro_ops)
     return alone and not needs_warps(program.steps[at])
 
 

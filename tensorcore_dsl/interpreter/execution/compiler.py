@@ -78,7 +78,7 @@ class _Compiler:
         self.made: dict[Any, Loc | None] = {}  # where registers were computed last
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
-        self.rows = self.program.rows
+        self.micro_ops = self.program.micro_ops
         self.jumps: dict[int, Jump] = {}
         self.multiplied = self.program.products
         self.labels = {node.name: _Label() for node in kernel.body if isinstance(node, nodes.Label)}
@@ -201,7 +201,7 @@ class _Compiler:
         if all(at in self.multiplied for at in stretch):
             for at in stretch:
                 del self.multiplied[at]
-                self.rows[at] = []
+                self.micro_ops[at] = []
             self._fuse_products(start, ops)
 
     def _fuse_products(self, start: int, ops: list[nodes.Op]) -> None:
@@ -210,7 +210,7 @@ class _Compiler:
         read = [slot for op in ops for source in op.operands for slot in self._slots_of(source)]
         written = [slot for op in ops for slot in self.slots(op.results[0])]
         self.multiplied[products.start] = products
-        self.rows[products.start] = [plan.products_row(products.instr, len(ops), written, read)]
+        self.micro_ops[products.start] = [plan.products_op(products.instr, len(ops), written, read)]
 
     def _slots_of(self, source: Any) -> list[plan.Slot]:
         """The registers of a value, a part of one; none of a constant."""
@@ -283,10 +283,10 @@ class _Compiler:
         if guard is not None and (move is None or move.kind == COPY or whole):
             return
         if move is not None:
-            self._fuse([row._replace(guard=guard) for row in self._access(op, move)])
+            self._fuse([each._replace(guard=guard) for each in self._access(op, move)])
         register = special_register(op.instr)
         if register and stays(register):
-            self._fuse([plan.input_row(register, self.slot(op.results[0], 0))])
+            self._fuse([plan.input_op(register, self.slot(op.results[0], 0))])
         sides = list(zip(op.operands, op.instr.operands, strict=True))
         immediate = {
             i: const_int(source)
@@ -298,10 +298,10 @@ class _Compiler:
             operands = [
                 plan.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits) for source, o in sides
             ]
-            self._fuse(plan.instruction_rows(op.instr, results, operands, immediate))
+            self._fuse(plan.instruction_ops(op.instr, results, operands, immediate))
 
-    def _access(self, op: nodes.Op, move: Access) -> list[plan.Row]:
-        """The row of an access to memory; none if compiled code does not know its operands."""
+    def _access(self, op: nodes.Op, move: Access) -> list[plan.MicroOp]:
+        """The micro-operation of an access to memory; none if compiled code does not know its operands."""
         sources = list(op.operands)
         ends = [sources.pop(0) for _ in range(1 + (move.kind == COPY))]
         if not all(isinstance(e, nodes.Address) and isinstance(e.base, nodes.Value) for e in ends):
@@ -315,7 +315,7 @@ class _Compiler:
             size = const_int(sources[0])  # type: ignore[arg-type]
             read = sources[1] if len(sources) > 1 else nodes.Const(size, dtypes.u32)
             copied = plan.NOTHING, *slots, self.slot(read, 32)
-            return [plan.Row("copy", 0, copied, (*offsets, size), move)]
+            return [plan.MicroOp("copy", 0, copied, (*offsets, size), move)]
         results = [self.slot(value, 0) for value in op.results]
         if any(isinstance(source, nodes.Const) for source in sources):
             return []
@@ -323,11 +323,11 @@ class _Compiler:
         width = 4 if Effect.WARP in op.instr.effects else move.width
         if slots[0][0] == slots[1][0] or slots[0 if results else 2][2] != width:
             return []
-        return [plan.Row("access", 0, tuple(slots), (*offsets, int(ranked)), move)]
+        return [plan.MicroOp("access", 0, tuple(slots), (*offsets, int(ranked)), move)]
 
-    def _fuse(self, rows: list[plan.Row]) -> None:
-        if rows:
-            self.rows[self.here] = rows
+    def _fuse(self, micro_ops: list[plan.MicroOp]) -> None:
+        if micro_ops:
+            self.micro_ops[self.here] = micro_ops
 
     def _checked(self, run: Run, op: nodes.Op, reads: tuple[int, ...], writes: list[int]) -> Run:
         """The step with the checks of registers that asynchronous products use."""
@@ -400,7 +400,7 @@ class _Compiler:
         )
         if use is not None:
             self.checks[self.here] = use
-        self._fuse(plan.copy_rows(self.slots(target), self._copied(node)))
+        self._fuse(plan.copy_ops(self.slots(target), self._copied(node)))
         self.add(Step(run, node.loc, writes=(place,), copies=tuple(p for p, _ in reads)))
 
     def _copied(self, node: nodes.Assign) -> list[plan.Slot]:
@@ -511,7 +511,7 @@ class _Compiler:
         self.loops.pop()
         self._leave()
 
-    def _inside(self, node: nodes.For, place: int, signed: bool) -> list[plan.Row]:
+    def _inside(self, node: nodes.For, place: int, signed: bool) -> list[plan.MicroOp]:
         """The condition of a counted loop, if its direction is known."""
         bits = node.index.type.register_bits
         down = False
@@ -521,13 +521,13 @@ class _Compiler:
             down = const_bits(node.step) >> node.index.type.dtype.bits - 1 & 1 == 1
         ends = [self.slot(source, bits) for source in (node.index, node.stop)]
         slots = [(place, 0, 1), *(reversed(ends) if down else ends)]
-        comparison = plan.row("lt.s" if signed else "lt.u", bits, slots)
+        comparison = plan.micro_op("lt.s" if signed else "lt.u", bits, slots)
         return [] if comparison is None else [comparison]
 
-    def _advance(self, node: nodes.For) -> list[plan.Row]:
+    def _advance(self, node: nodes.For) -> list[plan.MicroOp]:
         bits = node.index.type.register_bits
         index = self.slot(node.index, bits)
-        addition = plan.row(ADD, bits, [index, index, self.slot(node.step, bits)])
+        addition = plan.micro_op(ADD, bits, [index, index, self.slot(node.step, bits)])
         return [] if addition is None else [addition]
 
     def _label(self, node: nodes.Label) -> None:

@@ -1,6 +1,6 @@
 """Machine code of a program's regions: compiled at the first run of one, and kept on disk.
 
-An entry is found by the rows of the regions, and valid while no source file of the package has
+An entry is found by the micro-operations of the regions, and valid while no source file of the package has
 changed from which code is made.
 """
 
@@ -21,7 +21,7 @@ from tensorcore_dsl.lowering import forms, machine
 from tensorcore_dsl.numerics import lanes
 
 # Nanoseconds, roughly: of a step, and of each of its threads, without compiled code; of the
-# compilation of a row.
+# compilation of a micro-operation.
 STEP_COST, THREAD_COST, COMPILE_COST = 10_000, 3, 700_000
 _PACKAGE = Path(__file__).parents[2]
 # Files from which code is made: regions, and the semantics that they contain.
@@ -53,24 +53,24 @@ class Code:
         self.layouts = [layout.Layout(region, self.constants, self.fixed) for region in self.regions]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
-        self._rows = sum(region.count for region in self.regions)
+        self._micro_ops = sum(region.count for region in self.regions)
         self._spent, self._asked = 0.0, False
         self._addresses: dict[Region, int] = {}
 
     def layout(self, region: Region) -> layout.Layout:
         return self.layouts[self._numbers[region]]
 
-    def is_ready(self, rows: int, threads: int) -> bool:
+    def is_ready(self, micro_ops: int, threads: int) -> bool:
         """Is the code there, or is it worth while to make it? To ask counts as an execution of
-        `rows` by single steps."""
+        `micro_ops` by single steps."""
         if self._name:
             return True
         with forms.COMPILING:
             if not self._name and not self._asked:
                 self._asked = True
                 self._name = self._loaded(self._key()) or ""
-            self._spent += rows * (STEP_COST + threads * THREAD_COST)
-            if not self._name and self._spent >= COMPILE_COST * self._rows:
+            self._spent += micro_ops * (STEP_COST + threads * THREAD_COST)
+            if not self._name and self._spent >= COMPILE_COST * self._micro_ops:
                 self._name = self._compiled()
         return bool(self._name)
 
@@ -95,7 +95,7 @@ class Code:
                 sorted(region.passed),
                 sorted(region.loaded),
                 [*region.reads],
-                [(b.start, b.end, b.jump, b.whole, b.rows) for b in region.blocks],
+                [(b.start, b.end, b.jump, b.whole, b.micro_ops) for b in region.blocks],
             )
             for region in self.regions
         ]
@@ -103,8 +103,8 @@ class Code:
             slot[0]: self.constants[slot[0]]
             for region in self.regions
             for block in region.blocks
-            for _, row in block.rows
-            for slot in row.slots
+            for _, micro_op in block.micro_ops
+            for slot in micro_op.slots
             if slot[0] in self.constants
         }
         return disk_cache.entry_name(

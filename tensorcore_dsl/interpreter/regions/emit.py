@@ -28,12 +28,12 @@ from tensorcore_dsl.interpreter.regions.layout import (
     WARPS,
     WRONG,
 )
+from tensorcore_dsl.interpreter.regions.micro_ops import VECTOR, WHOLE, MicroOps, Pair, kinds
 from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, Block, Region, Slot
-from tensorcore_dsl.interpreter.regions.rows import VECTOR, WHOLE, Pair, Rows, kinds
 from tensorcore_dsl.isa.lanes import operation
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES
 
-INLINED = 5  # instructions of an operation, at most; more would be compiled once for each row
+INLINED = 5  # instructions of an operation, at most; more would be compiled for each micro-operation
 
 
 class Module:
@@ -73,7 +73,7 @@ class Module:
         return "\n".join([str(self._module), intrinsics, *self._functions])
 
 
-class _Function(Rows, EagerDict):
+class _Function(MicroOps, EagerDict):
     """The code of a region."""
 
     # -- blocks ------------------------------------------------------------------------------------
@@ -167,13 +167,13 @@ class _Function(Rows, EagerDict):
         )
 
     def body(self, block: Block) -> None:
-        for at, row in block.rows:
-            if row.guard is not None:
-                self.guarded(at, row)
-            elif row.name == PRODUCTS:
-                self.multiply(at, row)
+        for at, micro_op in block.micro_ops:
+            if micro_op.guard is not None:
+                self.guarded(at, micro_op)
+            elif micro_op.name == PRODUCTS:
+                self.multiply(at, micro_op)
             else:
-                (self.operate if row.access is None else self.access)(at, row)
+                (self.operate if micro_op.access is None else self.access)(at, micro_op)
 
     def keep(self, mask: str, values: dict[Slot, Pair]) -> None:
         """Store registers of the lanes in a mask, where it is not full with the help of `merge`."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.regions.plan import INPUT, NOTHING, PRODUCTS, Region, Row, Slot
+from tensorcore_dsl.interpreter.regions.plan import INPUT, NOTHING, PRODUCTS, MicroOp, Region, Slot
 from tensorcore_dsl.isa.lanes import (
     COPY,
     LOAD_GLOBAL,
@@ -47,8 +47,8 @@ CHECK = 63  # code of a failed check of an operation; accesses have other codes
 Key = tuple[int, int, int]  # a slot: place, register, bytes
 
 HELPERS = {LOAD_GLOBAL: GLOBAL, STORE_GLOBAL: GLOBAL, LOAD_SHARED: SHARED, STORE_SHARED: SHARED}
-# Numbers of a row that accesses memory: what is added to the address, whether addresses of the own
-# CTA may hold its rank; of a copy: what is added to its target and to its source, and its bytes.
+# Numbers of a micro-operation that accesses memory: what is added to the address, whether addresses of
+# the own CTA may hold its rank; of a copy: what is added to its target and to its source, and its bytes.
 OFFSET, RANKED = range(2)
 TO_OFFSET, FROM_OFFSET, SIZE = range(3)
 
@@ -63,23 +63,23 @@ def _group(slot: Slot, count: int) -> tuple[Slot, ...]:
     return tuple((slot[0], slot[1] + i, slot[2]) for i in range(count))
 
 
-def results(row: Row) -> tuple[Slot, ...]:
-    """The registers that a row writes."""
-    if row.name == PRODUCTS:
-        return row.slots[: row.numbers[0]]
-    if row.slots[0] == NOTHING:
+def results(micro_op: MicroOp) -> tuple[Slot, ...]:
+    """The registers that a micro-operation writes."""
+    if micro_op.name == PRODUCTS:
+        return micro_op.slots[: micro_op.numbers[0]]
+    if micro_op.slots[0] == NOTHING:
         return ()
-    how = row.access
-    return _group(row.slots[0], 1 if how is None else how.words if how.kind in HELPERS else 4)
+    how = micro_op.access
+    return _group(micro_op.slots[0], 1 if how is None else how.words if how.kind in HELPERS else 4)
 
 
-def operands(row: Row) -> tuple[Slot, ...]:
-    """The registers, and constants, that a row reads."""
-    if row.name == PRODUCTS:
-        return row.slots[row.numbers[0] :]
-    if row.access is None or row.access.kind not in (STORE_GLOBAL, STORE_SHARED):
-        return row.slots[1:]
-    return (row.slots[1], *_group(row.slots[2], row.access.words))
+def operands(micro_op: MicroOp) -> tuple[Slot, ...]:
+    """The registers, and constants, that a micro-operation reads."""
+    if micro_op.name == PRODUCTS:
+        return micro_op.slots[micro_op.numbers[0] :]
+    if micro_op.access is None or micro_op.access.kind not in (STORE_GLOBAL, STORE_SHARED):
+        return micro_op.slots[1:]
+    return (micro_op.slots[1], *_group(micro_op.slots[2], micro_op.access.words))
 
 
 class Layout:
@@ -92,8 +92,8 @@ class Layout:
     Attributes
     ----------
     words : dict
-        Number of the word of a slot, of (REFERENCE, function, number), ("copy", row, number), (INPUT,
-        register, number), or (PRODUCTS, row, number).
+        Number of the word of a slot, of (REFERENCE, function, number), ("copy", position, number), (INPUT,
+        register, number), or (PRODUCTS, position, number).
     fixed : list
         Slots of parameters, whose values are their words.
     inputs : list
@@ -116,24 +116,24 @@ class Layout:
         self.written: set[Slot] = set()
         guarded: list[int] = []
         for block in region.blocks:
-            for at, row in block.rows:
-                self.written.update(results(row))
-                for slot in (*results(row), *operands(row)):
+            for at, micro_op in block.micro_ops:
+                self.written.update(results(micro_op))
+                for slot in (*results(micro_op), *operands(micro_op)):
                     if slot[0] not in constants:
                         self._add(slot)
-                if row.guard is not None:
-                    self._add((row.guard[0], 0, 1))
+                if micro_op.guard is not None:
+                    self._add((micro_op.guard[0], 0, 1))
                     guarded.append(at)
-                if row.name == INPUT:
+                if micro_op.name == INPUT:
                     for number in range(2):
-                        self._add((INPUT, row.function, number))
-                elif row.name == PRODUCTS:
+                        self._add((INPUT, micro_op.function, number))
+                elif micro_op.name == PRODUCTS:
                     for number in range(2):
                         self._add((PRODUCTS, at, number))
-                elif row.function:
-                    for number in range(operation(row.name, row.bits).literals):
-                        self._add((REFERENCE, row.function, number))
-                if row.access is not None and row.access.kind == COPY:
+                elif micro_op.function:
+                    for number in range(operation(micro_op.name, micro_op.bits).literals):
+                        self._add((REFERENCE, micro_op.function, number))
+                if micro_op.access is not None and micro_op.access.kind == COPY:
                     for number in range(4):
                         self._add(("copy", at, number))
             if block.jump is not None and block.jump[1] is not None:

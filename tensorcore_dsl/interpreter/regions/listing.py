@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from tensorcore_dsl.interpreter.core.program import Program, Step
 from tensorcore_dsl.interpreter.regions import emit
-from tensorcore_dsl.interpreter.regions.plan import ALL, INPUT, NOTHING, Block, Region, Row, Slot, regions_of
+from tensorcore_dsl.interpreter.regions.plan import (
+    ALL,
+    INPUT,
+    NOTHING,
+    Block,
+    MicroOp,
+    Region,
+    Slot,
+    regions_of,
+)
 
 COLUMN = 56  # of the line of Python
 
@@ -48,8 +57,8 @@ def _region(program: Program, region: Region) -> Iterator[str]:
     yield f"region {region.start} to {region.end}, entered at {entries}, left for {_numbers(region.exits)}"
     for block in region.blocks:
         yield f"  block {block.start} to {block.end}" + (", whole warps" if block.whole else "")
-        for at, row in block.rows:
-            yield "    " + _line(at, _text(program, row), program.steps[at])
+        for at, micro_op in block.micro_ops:
+            yield "    " + _line(at, _text(program, micro_op), program.steps[at])
         yield from _jump(program, block)
 
 
@@ -60,15 +69,19 @@ def _jump(program: Program, block: Block) -> Iterator[str]:
         yield "    " + _line(block.end - 1, f"jump to {target}{condition}", program.steps[block.end - 1])
 
 
-def _text(program: Program, row: Row) -> str:
+def _text(program: Program, micro_op: MicroOp) -> str:
     """A micro-operation as an assignment."""
-    registers = [_register(program, slot) for slot in row.slots if slot != NOTHING]
-    operands = [*registers, *map(str, row.numbers)] if row.name != INPUT else registers
-    name = row.function if row.name == INPUT else row.name.partition(" ")[0]
-    if row.access is not None:
-        guard = "" if row.guard is None else f" if {'not ' * row.guard[1]}r{row.guard[0]}"
-        (space, verb), *_ = row.access.traffic
-        return f"{verb}.{space} {', '.join(registers)}: {row.access.words} x {row.access.width} bytes{guard}"
+    registers = [_register(program, slot) for slot in micro_op.slots if slot != NOTHING]
+    operands = [*registers, *map(str, micro_op.numbers)] if micro_op.name != INPUT else registers
+    name = micro_op.function if micro_op.name == INPUT else micro_op.name.partition(" ")[0]
+    access, guard = micro_op.access, ""
+    if access is not None:
+        if micro_op.guard is not None:
+            place, negated = micro_op.guard
+            guard = f" if {'not ' * negated}r{place}"
+        (space, verb), *_ = access.traffic
+        size = f"{access.words} x {access.width} bytes"
+        return f"{verb}.{space} {', '.join(registers)}: {size}{guard}"
     return f"{operands[0]} = {name} {', '.join(operands[1:])}"
 
 

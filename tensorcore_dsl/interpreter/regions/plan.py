@@ -1,10 +1,10 @@
 """Plan regions: the steps of a program that compiled code executes at once.
 
-A *row* is one elementary operation of a step, or its access to memory. A region is a stretch of
-steps that have rows, and of the jumps between them. It consists of *blocks*: code starts at the
-first step of one, and leaves behind its last step or by a jump. Machine code executes a region
-warp by warp: lanes that disagree at a branch go through its blocks in the order of their
-positions, under masks, and meet where both arrive.
+A *micro-operation* is one elementary operation of a step, or its access to memory. A region is a
+stretch of steps that have micro-operations, and of the jumps between them. It consists of *blocks*:
+code starts at the first step of one, and leaves behind its last step or by a jump. Machine code
+executes a region warp by warp: lanes that disagree at a branch go through its blocks in the order
+of their positions, under masks, and meet where both arrive.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tensorcore_dsl.isa.spec import Instruction
 # Which regions a machine executes: none, those that access no memory, all, or all that access it
 # with the detector of races as a witness.
 NONE, ALONE, ALL, SHOWN = range(4)
-INPUT = "input"  # the name of a row that reads a special register
-PRODUCTS = "products"  # the name of a row of matrix products of a warp
+INPUT = "input"  # the name of a micro-operation that reads a special register
+PRODUCTS = "products"  # the name of a micro-operation of matrix products of a warp
 MOST_EDGES = 64  # labels and jumps in a region: the time that it takes to plan grows faster
 Slot = tuple[int, int, int]  # place, register of a group, bytes
 NOTHING: Slot = (0, 0, 0)
 
 
-class Row(NamedTuple):
+class MicroOp(NamedTuple):
     """An elementary operation of a step.
 
     Attributes
@@ -50,7 +50,7 @@ class Row(NamedTuple):
         Immediate operands. PRODUCTS: the number of results and the multiply-adds of a thread. INPUT:
         whether threads of a CTA differ in the register.
     access : Access or None
-        How the row loads or stores. Its `numbers` are those of `layout`.
+        How the micro-operation loads or stores. Its `numbers` are those of `layout`.
     function : str
         Name of an operation with references, the special register, or the instruction of PRODUCTS.
     guard : tuple or None
@@ -79,8 +79,8 @@ class Block:
 
     Attributes
     ----------
-    rows : tuple
-        Rows with their positions.
+    micro_ops : tuple
+        Micro-operations with their positions.
     jump : tuple or None
         Target of the jump at the end, and the place of the flag that is false for threads that jump;
         None instead of a place: all threads jump.
@@ -92,14 +92,14 @@ class Block:
 
     start: int
     end: int
-    rows: tuple[tuple[int, Row], ...]
+    micro_ops: tuple[tuple[int, MicroOp], ...]
     jump: tuple[int, int | None] | None = None
     whole: bool = False
     writes: int = 0
 
     @property
     def accesses(self) -> list[Access]:
-        return [row.access for _, row in self.rows if row.access is not None]
+        return [micro_op.access for _, micro_op in self.micro_ops if micro_op.access is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +155,8 @@ class Region(EagerDict):
 
     @property
     def count(self) -> int:
-        """Its rows."""
-        return sum(len(block.rows) for block in self.blocks)
+        """Its micro-operations."""
+        return sum(len(block.micro_ops) for block in self.blocks)
 
     @cached_property
     def accesses(self) -> list[Access]:
@@ -168,50 +168,48 @@ class Region(EagerDict):
         return any(space == "global" for how in self.accesses for space, _ in how.traffic)
 
 
-# -- rows ----------------------------------------------------------------------------------------
+# -- micro-operations ----------------------------------------------------------------------------
 
 
-def row(name: str, bits: int, slots: Sequence[Slot], numbers: Sequence[int] = ()) -> Row | None:
-    """The row of an operation on these registers; None where their sizes differ from its own."""
+def micro_op(name: str, bits: int, slots: Sequence[Slot], numbers: Sequence[int] = ()) -> MicroOp | None:
+    """The micro-operation of an operation on these registers; None where their sizes differ from its own."""
     what = operation(name, bits)
     widths = [bits // 8 for bits in (what.result, *what.operands)]
     fits = [width for _, _, width in slots] == widths
-    return Row(name, bits, tuple(slots), tuple(numbers)) if fits else None
+    return MicroOp(name, bits, tuple(slots), tuple(numbers)) if fits else None
 
 
-def input_row(register: str, target: Slot) -> Row:
-    """The row that reads a special register."""
-    return Row(INPUT, 8 * target[2], (target,), (int(varies(register)),), None, register)
+def input_op(register: str, target: Slot) -> MicroOp:
+    """The micro-operation that reads a special register."""
+    return MicroOp(INPUT, 8 * target[2], (target,), (int(varies(register)),), None, register)
 
 
-def instruction_rows(
+def instruction_ops(
     instr: Instruction,
     results: Sequence[Slot],
     operands: Sequence[Slot],
     immediate: Mapping[int, int] | None = None,
-) -> list[Row]:
-    """The rows of an instruction; none if it has no compiled form.
+) -> list[MicroOp]:
+    """The micro-operations of an instruction; none if it has no compiled form.
 
     immediate: the numbers of immediate operands, whose slots are `NOTHING`.
     """
-    rows_or_none = []
+    ops_or_none = []
     for op in operations(instr, tuple(sorted((immediate or {}).items()))):
         target = NOTHING if op.result < 0 else results[op.result]
         numbers = [(immediate or {})[i] for i in op.literals]
-        made = row(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
-        rows_or_none.append(made and made._replace(function=op.function))
-    rows = [r for r in rows_or_none if r is not None]
-    alone = len(rows_or_none) < 2 or {s[0] for s in results}.isdisjoint(
-        s[0] for s in operands if s != NOTHING
-    )
-    return rows if len(rows) == len(rows_or_none) and alone else []
+        made = micro_op(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
+        ops_or_none.append(made and made._replace(function=op.function))
+    micro_ops = [r for r in ops_or_none if r is not None]
+    alone = len(ops_or_none) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands if s != NOTHING)
+    return micro_ops if len(micro_ops) == len(ops_or_none) and alone else []
 
 
-def copy_rows(target: Sequence[Slot], sources: Sequence[Slot]) -> list[Row]:
-    """The rows of a copy of registers; none if a source is overwritten before it is read."""
+def copy_ops(target: Sequence[Slot], sources: Sequence[Slot]) -> list[MicroOp]:
+    """The micro-operations of a copy of registers; none if a source is overwritten before it is read."""
     if len(target) > 1 and target[0][0] in {place for place, *_ in sources}:
         return []
-    copies = [row("copy", 8 * to[2], [to, of]) for to, of in zip(target, sources, strict=True)]
+    copies = [micro_op("copy", 8 * to[2], [to, of]) for to, of in zip(target, sources, strict=True)]
     return [r for r in copies if r is not None] if None not in copies else []
 
 
@@ -225,13 +223,13 @@ def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset(reads), frozenset(writes)
 
 
-def products_row(instr: Instruction, count: int, results: Iterable[Slot], operands: Iterable[Slot]) -> Row:
-    """The row of `count` matrix products of a warp; registers may be named more than once."""
+def products_op(instr: Instruction, count: int, results: Iterable[Slot], operands: Iterable[Slot]) -> MicroOp:
+    """The micro-operation of `count` matrix products of a warp; registers may be named more than once."""
     written, read, work = dict.fromkeys(results), dict.fromkeys(operands), count
     for size in fragments.size(instr.params["shape"]):
         work *= size
     numbers = len(written), work // WARP
-    return Row(PRODUCTS, 0, (*written, *read), numbers, None, instr.mnemonic)
+    return MicroOp(PRODUCTS, 0, (*written, *read), numbers, None, instr.mnemonic)
 
 
 # -- liveness ------------------------------------------------------------------------------------
@@ -318,10 +316,10 @@ def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) ->
     cuts, steps, regions, start = set(cuts), program.steps, list[Region](), 0
 
     def fits(at: int) -> bool:
-        rows = program.rows.get(at)
-        if rows is None:
+        micro_ops = program.micro_ops.get(at)
+        if micro_ops is None:
             return at in flow.jumps
-        kinds = [row.access.kind for row in rows if row.access is not None]
+        kinds = [micro_op.access.kind for micro_op in micro_ops if micro_op.access is not None]
         if COPY in kinds:
             return level == ALL and not _repeats(program, flow, at)
         return not kinds or level != ALONE
@@ -337,17 +335,18 @@ def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) ->
                 break
             end += 1
             last = end if outside[end] else last
-        if any(at in program.rows for at in range(start, end)):
+        if any(at in program.micro_ops for at in range(start, end)):
             regions.append(region(program, flow, start, end))
         start = max(end, start + 1)
     return regions
 
 
 def _repeats(program: Program, flow: Flow, at: int) -> bool:
-    """Does a loop all of whose steps have rows contain this one?"""
-    rows, jumps = program.rows, flow.jumps
+    """Does a loop all of whose steps have micro-operations contain this one?"""
+    micro_ops, jumps = program.micro_ops, flow.jumps
     return any(
-        jump.label.at <= at <= place and all(i in rows or i in jumps for i in range(jump.label.at, place))
+        jump.label.at <= at <= place
+        and all(i in micro_ops or i in jumps for i in range(jump.label.at, place))
         for place, jump in jumps.items()
     )
 
@@ -368,7 +367,9 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
             Block(
                 first,
                 last,
-                tuple((at, row) for at in range(first, last) for row in program.rows.get(at, ())),
+                tuple(
+                    (at, micro_op) for at in range(first, last) for micro_op in program.micro_ops.get(at, ())
+                ),
                 None if jump is None else (jump.label.at, jump.condition),
                 first in apart,
                 _union(written[at] for at in range(first, last)),
@@ -415,7 +416,7 @@ def _first_of_each(positions: Iterable[int], edges: Iterable[int]) -> set[int]:
 def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
     """Make a region of consecutive stretches of steps without jumps."""
     steps, everywhere = program.steps, [at for part in parts for at in part]
-    rows = tuple((at, row) for at in everywhere for row in program.rows[at])
+    micro_ops = tuple((at, micro_op) for at in everywhere for micro_op in program.micro_ops[at])
     written, reads, left = 0, 0, 0
     for part in parts:
         for at in part:
@@ -423,7 +424,7 @@ def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
             written |= _bits(steps[at].writes)
         left |= flow.live[part.stop] & written
     start, end = parts[0].start, parts[-1].stop
-    block = Block(start, end, rows, writes=written)
+    block = Block(start, end, micro_ops, writes=written)
     whole = any(needs_warps(steps[at]) for at in everywhere)
     kept = _places(left)
     first = _places(reads) - program.fixed

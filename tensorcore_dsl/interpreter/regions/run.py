@@ -25,14 +25,14 @@ from tensorcore_dsl.numerics.products import COST as PRODUCT_COST
 Machine = Any  # of `execution.machine`, which imports this module
 
 
-OWN_CODE = 48  # rows of a region whose code is not made together with that of others
+OWN_CODE = 48  # micro-operations of a region whose code is not made together with that of others
 
 
 def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
     """The functions of a program's steps: where threads may start in a region, those execute it."""
     region_runs = list(runs)
     regions = regions_of(program, program.flow, program.cuts, level)
-    # A region with loops or many rows soon takes long enough to be worth code of its own.
+    # A region with loops or many micro-operations soon takes long enough to be worth code of its own.
     large = [region for region in regions if region.turns or region.count >= OWN_CODE]
     for some in (*([region] for region in large), [r for r in regions if r not in large]):
         code = Code(program, some)
@@ -63,13 +63,18 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
     whole = region.whole or region.blocks[entry].whole
     finish = _straight_end(region) if region.straight else _end(region, at)
     copies = [
-        (place, row)
+        (place, micro_op)
         for block in region.blocks
-        for place, row in block.rows
-        if row.access is not None and row.access.kind == COPY
+        for place, micro_op in block.micro_ops
+        if micro_op.access is not None and micro_op.access.kind == COPY
     ]
-    products = {row.function for block in region.blocks for _, row in block.rows if row.name == PRODUCTS}
-    cost, rows = cost_of(region), region.count
+    products = {
+        micro_op.function
+        for block in region.blocks
+        for _, micro_op in block.micro_ops
+        if micro_op.name == PRODUCTS
+    }
+    cost, micro_ops = cost_of(region), region.count
 
     def in_blocks(ctx: Any) -> bool:
         return all(fragments.are_blocks(ctx, instruction(name)) for name in products)
@@ -83,7 +88,7 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
             or (whole and ctx.lanes != WARP * ctx.warps)
             or (new and (registers.lacks(reads) or not in_blocks(ctx)))
             # Orders of a seed must not depend on what has been compiled before.
-            or (machine.scheduler is None and not code.is_ready(rows, ctx.threads))
+            or (machine.scheduler is None and not code.is_ready(micro_ops, ctx.threads))
         ):
             registers.fill()
             return alone(machine)
@@ -93,8 +98,8 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
         if frames is None:
             frames = machine.frames[region] = {0: frame_of(machine, code, region, 0)}
         issued = {}
-        for place, row in copies:
-            copy = ctx.async_copies.blank(ctx.mask, row.numbers[layouts.SIZE], place)
+        for place, micro_op in copies:
+            copy = ctx.async_copies.blank(ctx.mask, micro_op.numbers[layouts.SIZE], place)
             copy.flags = np.zeros(ctx.threads, np.bool_)
             issued[place] = copy
             number = frames[0].layout.words["copy", place, 0]
@@ -244,21 +249,34 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None
 
 
 def _unguarded(block: Block) -> list[Access]:
-    return [row.access for _, row in block.rows if row.access is not None and row.guard is None]
+    return [
+        micro_op.access
+        for _, micro_op in block.micro_ops
+        if micro_op.access is not None and micro_op.guard is None
+    ]
 
 
 def _guarded(region: Region) -> list[tuple[int, Callable[[Machine, int], None]]]:
     """By the positions of accesses with a guard, what counts them."""
-    rows = [(at, row) for block in region.blocks for at, row in block.rows]
-    return [(at, traffic([row.access])) for at, row in rows if row.guard is not None and row.access]
+    micro_ops = [(at, micro_op) for block in region.blocks for at, micro_op in block.micro_ops]
+    return [
+        (at, traffic([micro_op.access]))
+        for at, micro_op in micro_ops
+        if micro_op.guard is not None and micro_op.access
+    ]
 
 
 def cost_of(region: Region) -> float:
     """Nanoseconds of a thread, roughly."""
-    rows = region.count
+    micro_ops = region.count
     turns = 1 if region.straight else 16
-    products = sum(row.numbers[1] for block in region.blocks for _, row in block.rows if row.name == PRODUCTS)
-    work = OPERATION_COST * rows + ACCESS_COST * len(region.accesses) + PRODUCT_COST * products
+    products = sum(
+        micro_op.numbers[1]
+        for block in region.blocks
+        for _, micro_op in block.micro_ops
+        if micro_op.name == PRODUCTS
+    )
+    work = OPERATION_COST * micro_ops + ACCESS_COST * len(region.accesses) + PRODUCT_COST * products
     return turns * work
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
-from tensorcore_dsl.interpreter.sanitizer.regions import Region
+from tensorcore_dsl.interpreter.sanitizer.address_ranges import AddressRange
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Message, compatible_abroad, foreign_key
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 
@@ -44,7 +44,7 @@ class Footprint:
     """The accesses of a launch that has ended.
 
     number: of the launch. who, owner, nodes, strong, chunks: those of `LaunchHistory`. arrays: the
-    arguments, each with its region and with what tells whether its memory is still there. messages:
+    arguments, each with its range and with what tells whether its memory is still there. messages:
     what was released, by real address.
     """
 
@@ -54,7 +54,7 @@ class Footprint:
     nodes: np.ndarray
     strong: np.ndarray
     chunks: list[Any]
-    arrays: list[tuple[NamedArray, Region, Owner]]
+    arrays: list[tuple[NamedArray, AddressRange, Owner]]
     messages: dict[int, Message]
 
     def released(self) -> Iterator[tuple[int, Message]]:
@@ -78,19 +78,19 @@ class Footprint:
         strong: the strength of the later access (`strong_accesses.strength`). acquired: what its
         thread knows by releases and acquires, by cluster. vector: what must know of the access.
         """
-        for named, region, owner in self.arrays:
+        for named, stretch, owner in self.arrays:
             inside = (starts + size > named.low) & (starts < named.high)
             if not inside.any() or owner() is None:
                 continue
-            shift, which = region.shift, np.flatnonzero(inside)
-            low = np.maximum(starts[which], named.low) - region.low
-            last = np.minimum(starts[which] + size, named.high) - 1 - region.low >> shift
+            shift, which = stretch.shift, np.flatnonzero(inside)
+            low = np.maximum(starts[which], named.low) - stretch.low
+            last = np.minimum(starts[which] + size, named.high) - 1 - stretch.low >> shift
             for step in range(int((last - (low >> shift)).max()) + 1):
                 granules = np.minimum((low >> shift) + step, last)
                 for item, wrote in enumerate((True, False)[: 1 + reads]):
-                    codes = region.codes(granules, item)
+                    codes = stretch.codes(granules, item)
                     for i, serial, lanes, unfenced in self._conflicts(codes, strong, acquired, vector):
-                        real = region.low + (int(granules[i]) << shift)
+                        real = stretch.low + (int(granules[i]) << shift)
                         return Hit(int(which[i]), real, serial, lanes, wrote, unfenced)
         return None
 

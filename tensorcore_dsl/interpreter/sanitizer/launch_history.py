@@ -13,8 +13,8 @@ import numpy as np
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
+from tensorcore_dsl.interpreter.sanitizer.address_ranges import AddressRange, address_ranges_of, granule_bits
 from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint, owner_of
-from tensorcore_dsl.interpreter.sanitizer.regions import Region, granule_bits, regions_of
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier, Launched
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import (
     LAUNCH_BITS,
@@ -83,8 +83,8 @@ class LaunchHistory:
         self.signals = Signals({(0, at): message for at, message in self._acquirable()})
         self.told: set[Any] = set()  # the warnings that were given
         self.shared_shift = granule_bits(program, shared=True)
-        self.regions = regions_of(spans, granule_bits(program, shared=False))
-        self.lows = [region.low for region in self.regions]
+        self.ranges = address_ranges_of(spans, granule_bits(program, shared=False))
+        self.lows = [stretch.low for stretch in self.ranges]
         strengths = {id(None): 0} | {id(instr): strength(instr) for instr in program.instructions}
         self.strong = np.array([strengths[id(step.instr)] for step in program.steps], np.uint8)
 
@@ -122,19 +122,19 @@ class LaunchHistory:
         """Accesses of the launch, after its end."""
         found = []
         for named, array in arrays:
-            region = self.region(named.low)
-            if region is not None:
-                found.append((named, region, owner_of(array)))
+            stretch = self.range_of(named.low)
+            if stretch is not None:
+                found.append((named, stretch, owner_of(array)))
         number = 0 if self.launched is None else self.launched.number
         messages = for_later_launches(self.signals, number)
         return Footprint(number, self.who, self.owner, self.nodes, self.strong, self.chunks, found, messages)
 
-    def region(self, real: int) -> Region | None:
-        """The region of a real address."""
+    def range_of(self, real: int) -> AddressRange | None:
+        """Return the range that holds a real address."""
         index = bisect_right(self.lows, real) - 1
-        if index < 0 or real >= self.regions[index].low + self.regions[index].size:
+        if index < 0 or real >= self.ranges[index].low + self.ranges[index].size:
             return None
-        return self.regions[index]
+        return self.ranges[index]
 
     def pages_for(self, chunk: int, count: int) -> tuple[int, int]:
         """A stretch of `count` serial numbers or more, which no other chunk has.
@@ -147,8 +147,8 @@ class LaunchHistory:
                 self.turn += 1
                 self.pages = self.used_nodes = 1
                 self.signals = Signals()
-                for region in self.regions:
-                    region.clear()
+                for stretch in self.ranges:
+                    stretch.clear()
             first, end = self.pages, self.pages + pages
             self.owner[first:end] = chunk
             self.pages = end

@@ -21,10 +21,10 @@ from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report
+from tensorcore_dsl.interpreter.sanitizer.address_ranges import Codes
 from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunches
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
-from tensorcore_dsl.interpreter.sanitizer.regions import Codes
 from tensorcore_dsl.interpreter.sanitizer.swizzles import Swizzles
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     FENCED_GLOBAL,
@@ -139,10 +139,10 @@ class Races(HappensBefore):
     def _arrays(self) -> np.ndarray:
         rows = np.zeros((len(self.table), history.ITEMS), np.int64)
         for row, (_, size, real, _, _) in zip(rows, self.table, strict=True):
-            region = self.launch.region(int(real)) if size else None
-            if region is not None:
-                row[:] = region.places[0]
-                row[history.ORIGIN] = int(real) - region.low
+            stretch = self.launch.range_of(int(real)) if size else None
+            if stretch is not None:
+                row[:] = stretch.places[0]
+                row[history.ORIGIN] = int(real) - stretch.low
         return rows
 
     def _prepare(self, count: int) -> np.ndarray:
@@ -432,8 +432,8 @@ class Races(HappensBefore):
         bounds: (n, spans, 2), real addresses of the first byte and of the one behind the last. vector:
         ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
         """
-        region = self.launch.region(int(bounds[..., 1].max(initial=0)) - 1)  # empty spans end at 0
-        if region is None:
+        stretch = self.launch.range_of(int(bounds[..., 1].max(initial=0)) - 1)  # empty spans end at 0
+        if stretch is None:
             return None
         step = self.chunk.at_step
         strong = int(self.launch.strong[step]) if reduces else 0
@@ -441,10 +441,10 @@ class Races(HappensBefore):
             early = self.early.spans(verb == "store", operations.threads, bounds, strong, step)
             if early is not None:
                 return Conflict.of(early, operations)
-        where = region.places, np.zeros(len(bounds), np.int64)
-        spans = Spans(bounds - region.low, np.arange(len(bounds)))
+        where = stretch.places, np.zeros(len(bounds), np.int64)
+        spans = Spans(bounds - stretch.low, np.arange(len(bounds)))
         return self._spans(
-            history.GLOBAL, verb, operations, spans, *where, strong, vector, region.low, check=check
+            history.GLOBAL, verb, operations, spans, *where, strong, vector, stretch.low, check=check
         )
 
     def _spans(

@@ -23,7 +23,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     operands,
     results,
 )
-from tensorcore_dsl.interpreter.regions.plan import INPUT, PRODUCTS, Region, Row, Slot
+from tensorcore_dsl.interpreter.regions.plan import INPUT, PRODUCTS, MicroOp, Region, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import COPY, operation
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES, NAN, WORDS, Operation
@@ -43,8 +43,8 @@ Pair = tuple[str, str]  # the names of the two vectors of a warp
 Value = dict[str, Pair]  # the kinds in which a register is at hand
 
 
-class Rows:
-    """The code of rows, for one warp: registers are values with names, loaded when first read."""
+class MicroOps:
+    """The code of micro-operations, for one warp: registers are values with names, loaded when first read."""
 
     def __init__(
         self,
@@ -204,24 +204,24 @@ class Rows:
             for part in (LOW, HIGH)
         )
 
-    # -- rows --------------------------------------------------------------------------------------
+    # -- micro-operations ---------------------------------------------------------------------------
 
-    def operate(self, at: int, row: Row) -> None:
-        if row.name == "copy":
-            self.env[row.slots[0]] = dict(self.value(row.slots[1]))
-            self.wrote(row.slots[0])
+    def operate(self, at: int, micro_op: MicroOp) -> None:
+        if micro_op.name == "copy":
+            self.env[micro_op.slots[0]] = dict(self.value(micro_op.slots[1]))
+            self.wrote(micro_op.slots[0])
             return
-        if row.name == INPUT:
-            self.write(row.slots[0], self.input(row))
+        if micro_op.name == INPUT:
+            self.write(micro_op.slots[0], self.input(micro_op))
             return
-        op, name = operation(row.name, row.bits), self.operation(row.name, row.bits)
+        op, name = operation(micro_op.name, micro_op.bits), self.operation(micro_op.name, micro_op.bits)
         made, *taken = tuple(kinds(op))
-        values = [self.read(slot, kind) for slot, kind in zip(row.slots[1:], taken, strict=True)]
-        if row.function:
-            places = [self.layout.words[REFERENCE, row.function, i] for i in range(op.literals)]
+        values = [self.read(slot, kind) for slot, kind in zip(micro_op.slots[1:], taken, strict=True)]
+        if micro_op.function:
+            places = [self.layout.words[REFERENCE, micro_op.function, i] for i in range(op.literals)]
             numbers = list(map(self.word, places))
         else:
-            numbers = [str(number) for number in row.numbers]
+            numbers = [str(number) for number in micro_op.numbers]
         given = [f"i64 {number}" for number in numbers]
         if op.whole:
             words = [
@@ -229,7 +229,7 @@ class Rows:
                 for bits, value in zip(op.operands, values, strict=True)
             ]
             found = self.let(f"call {WHOLE[op.result]} @{name}({', '.join(words + given)})")
-            self.write(row.slots[0], self.parted(op.result, found))
+            self.write(micro_op.slots[0], self.parted(op.result, found))
             return
         result: list[str] = []
         for half in range(2):
@@ -240,17 +240,17 @@ class Rows:
             kind = FLOAT if made == FLOATS else VECTOR[op.result or 1]
             result.append(self.let(f"call {kind} @{name}({', '.join(words + given)})"))
         if op.result:
-            self.write(row.slots[0], (result[0], result[1]), made)
+            self.write(micro_op.slots[0], (result[0], result[1]), made)
             return
         wrong = tuple(self.let(f"and {VECTOR[1]} {x}, {m}") for x, m in zip(result, self.halves))
         bits = self.bits_of(wrong)  # type: ignore[arg-type]
         lane = self.let(f"call i32 @llvm.cttz.i32(i32 {bits}, i1 false)")
         code = self.let(f"or i64 {self.let(f'zext i32 {lane} to i64')}, {CHECK << 32}")
-        self.fail(at, row, self.let(f"icmp ne i32 {bits}, 0"), code)
+        self.fail(at, micro_op, self.let(f"icmp ne i32 {bits}, 0"), code)
 
-    def multiply(self, at: int, row: Row) -> None:
+    def multiply(self, at: int, micro_op: MicroOp) -> None:
         """Matrix products of a whole warp, between registers in memory."""
-        for slot in operands(row):
+        for slot in operands(micro_op):
             moved = self.pieces or slot in self.fresh
             if moved and slot not in self.homed:
                 self.store_home(slot, self.read(slot))
@@ -266,32 +266,32 @@ class Rows:
         self.put(f"call void {self.pointer(self.word(FINISH))}(i64 {at}, i64 %warp)")
         self.put(f"br label %{go}")
         self.label(go)
-        for slot in results(row):
+        for slot in results(micro_op):
             self.env.pop(slot, None)
             self.fresh.add(slot)
             self.homed.add(slot)
 
-    def input(self, row: Row) -> Pair:
+    def input(self, micro_op: MicroOp) -> Pair:
         """A special register."""
-        base, apart = (self.word(self.layout.words[INPUT, row.function, i]) for i in range(2))
-        size, (varies,) = row.slots[0][2], row.numbers
+        base, apart = (self.word(self.layout.words[INPUT, micro_op.function, i]) for i in range(2))
+        size, (varies,) = micro_op.slots[0][2], micro_op.numbers
         index = f"mul i64 %inside, {2 * LANES * size}" if varies else f"mul i64 %cta, {apart}"
         at = self.pointer(self.let(f"add i64 {base}, {self.let(index)}"))
         if not varies:
-            return self.splat(row.bits, self.let(f"load i{row.bits}, ptr {at}, align {size}"))
+            return self.splat(micro_op.bits, self.let(f"load i{micro_op.bits}, ptr {at}, align {size}"))
         upper = self.let(f"getelementptr i8, ptr {at}, i64 {LANES * size}")
-        load = f"load {VECTOR[row.bits]}, ptr {{}}, align {size}"
+        load = f"load {VECTOR[micro_op.bits]}, ptr {{}}, align {size}"
         return self.let(load.format(at)), self.let(load.format(upper))
 
-    def fail(self, at: int, row: Row, wrong: str, code: str) -> None:
+    def fail(self, at: int, micro_op: MicroOp, wrong: str, code: str) -> None:
         """Leave where `wrong`: note the position, and store the operands of the step."""
         self.count += 1
         here, go = f"fail{self.count}", f"go{self.count}"
         self.put(f"br i1 {wrong}, label %{here}, label %{go}")
         lines, self.lines = self.lines, []
         self.label(here)
-        guard = () if row.guard is None else ((row.guard[0], 0, 1),)
-        for slot in (*operands(row), *guard):
+        guard = () if micro_op.guard is None else ((micro_op.guard[0], 0, 1),)
+        for slot in (*operands(micro_op), *guard):
             if slot[0] not in self.constants and slot[0] not in self.fixed:
                 self.store_home(slot, self.env[slot][WORDS])
         self.put(f"store i64 {self.let(f'add i64 {code}, %offset1')}, ptr %wrong, align 8")
@@ -320,18 +320,18 @@ class Rows:
     def counted(self, lanes: str) -> str:
         return self.let(f"zext i32 {self.let(f'call i32 @llvm.ctpop.i32(i32 {lanes})')} to i64")
 
-    def guarded(self, at: int, row: Row) -> None:
+    def guarded(self, at: int, micro_op: MicroOp) -> None:
         """An access of the lanes where its guard holds."""
-        assert row.guard is not None
-        place, negated = row.guard
+        assert micro_op.guard is not None
+        place, negated = micro_op.guard
         test = f"icmp {'eq' if negated else 'ne'} {VECTOR[8]}"
         low, high = (self.let(f"{test} {x}, zeroinitializer") for x in self.read((place, 0, 1)))
         lanes = self.let(f"and i32 {self.mask}, {self.bits_of((low, high))}")
         self.bump(self.layout.guarded[at], self.counted(lanes))
-        old = {slot: self.read(slot) for slot in results(row)}
+        old = {slot: self.read(slot) for slot in results(micro_op)}
         around = self.mask, self.halves
         self.mask, self.halves = lanes, self.lanes_of(lanes)
-        self.access(at, row)
+        self.access(at, micro_op)
         for slot, before in old.items():
             some = zip(self.halves, self.read(slot), before, strict=True)
             kind = VECTOR[8 * slot[2]]
@@ -339,28 +339,28 @@ class Rows:
             self.write(slot, (low, high))
         self.mask, self.halves = around
 
-    def access(self, at: int, row: Row) -> None:
-        how = row.access
+    def access(self, at: int, micro_op: MicroOp) -> None:
+        how = micro_op.access
         assert how is not None
         lanes = self.let(f"zext i32 {self.mask} to i64")
         first, memory = "%offset1", self.word(MEMORY)
         if how.kind == COPY:
             targets = "%narrow", "%wide", "%bytes"
-            offsets = row.numbers[TO_OFFSET], row.numbers[FROM_OFFSET], 0
-            for slot, offset, target in zip(row.slots[1:4], offsets, targets, strict=True):
+            offsets = micro_op.numbers[TO_OFFSET], micro_op.numbers[FROM_OFFSET], 0
+            for slot, offset, target in zip(micro_op.slots[1:4], offsets, targets, strict=True):
                 self.addresses(slot, offset, target)
             function = self.pointer(self.word(helper(how)))
             numbers = [
                 memory, *(self.let(f"ptrtoint ptr {x} to i64") for x in targets), lanes,
-                str(row.numbers[SIZE]),
+                str(micro_op.numbers[SIZE]),
                 *(self.word(self.layout.words["copy", at, i]) for i in range(4)), first,
             ]  # fmt: skip
         else:
-            base = row.slots[1]
+            base = micro_op.slots[1]
             target = "%wide" if base[2] == 8 else "%narrow"
-            self.addresses(base, row.numbers[OFFSET], target, bool(row.numbers[RANKED]))
-            if not results(row):
-                for i, slot in enumerate(operands(row)[1:]):
+            self.addresses(base, micro_op.numbers[OFFSET], target, bool(micro_op.numbers[RANKED]))
+            if not results(micro_op):
+                for i, slot in enumerate(operands(micro_op)[1:]):
                     kind = VECTOR[8 * slot[2]]
                     for half, value in enumerate(self.read(slot)):
                         place = self.let(
@@ -375,8 +375,8 @@ class Rows:
             ]  # fmt: skip
         given = ", ".join(f"i64 {number}" for number in numbers)
         wrong = self.let(f"call i64 {function}({given})")
-        self.fail(at, row, self.let(f"icmp ne i64 {wrong}, 0"), wrong)
-        for i, slot in enumerate(results(row)):
+        self.fail(at, micro_op, self.let(f"icmp ne i64 {wrong}, 0"), wrong)
+        for i, slot in enumerate(results(micro_op)):
             kind, size = VECTOR[8 * slot[2]], slot[2]
             halves = []
             for half in range(2):

@@ -43,7 +43,7 @@ class Codes:
         self.lines.fill(0)
 
 
-class Region(Codes):
+class AddressRange(Codes):
     """A stretch of global memory: real addresses from `low` on, and the codes of its granules."""
 
     def __init__(self, low: int, high: int, shift: int) -> None:
@@ -60,12 +60,12 @@ def granule_bits(program: Program, shared: bool) -> int:
     return least.bit_length() - 1
 
 
-def regions_of(spans: list[tuple[int, int]], shift: int) -> list[Region]:
-    """Regions that cover the (first, past-the-end) addresses; those that overlap are one."""
+def address_ranges_of(spans: list[tuple[int, int]], shift: int) -> list[AddressRange]:
+    """Ranges that cover the (first, past-the-end) addresses; those that overlap are one."""
     joined: list[list[int]] = []
     for low, high in sorted((low & -CHUNK, high) for low, high in spans if high > low):
         if joined and low < joined[-1][1]:
             joined[-1][1] = max(joined[-1][1], high)
         else:
             joined.append([low, high])
-    return [Region(low, high, shift) for low, high in joined]
+    return [AddressRange(low, high, shift) for low, high in joined]
