@@ -126,12 +126,12 @@ class Machine:
             self.registers.fill()
 
     def split(self, mask: np.ndarray, target: int) -> None:
-        """Threads of the running cohort that jump ahead on their own."""
+        """Let threads of the running cohort jump ahead on their own."""
         self._put(target, Cohort(mask, self.rounds, budget=self.budget))
         self.ctx.limit = min(self.ctx.limit, target)
 
-    def block(self, mask: np.ndarray, at: int, unit: int = 0) -> None:
-        """Threads that must wait at a position."""
+    def suspend(self, mask: np.ndarray, at: int, unit: int = 0) -> None:
+        """Make threads wait at a position."""
         if self.scheduler is not None:
             self.scheduler.wait(mask, self.ctx.progress)
         self.watchdog.blocked(mask)
@@ -166,14 +166,14 @@ class Machine:
         away = self.missing(ctx.mask, unit, named, aligned)
         if not away.lanes:
             return False
-        self.block(away.threads, at, unit)
+        self.suspend(away.threads, at, unit)
         if away.lanes == ctx.lanes:
             return True
         ctx.narrow(ctx.mask & ~away.threads)
         return False
 
     def exchange_apart(self, at: int, orders: bool) -> bool:
-        """Execute an exchange with lanes that wait at another place, which has the same qualifiers
+        """Execute an exchange with lanes that wait at another position, which has the same qualifiers
         and names the same lanes (PTX manual 9.7.9.6); False, and nothing done, without such lanes.
 
         orders: it also orders their accesses.
@@ -182,11 +182,11 @@ class Machine:
         instr, own = steps[at].instr, ctx.mask
         places = [p for p, c in ctx.cohorts.items() if c.unit and steps[p].instr is instr]
         parties = {p: ctx.cohorts[p].mask if p != at else own for p in (*places, at)}
-        if not places or instr is None or not all(steps[place].fetch for place in parties):
+        if not places or instr is None or not all(steps[position].fetch for position in parties):
             return False
         operands: list[Any] = [0] * len(instr.operands)
-        for place, lanes in parties.items():
-            theirs = zip(steps[place].fetch(values), operands, strict=True)  # type: ignore[misc]
+        for position, lanes in parties.items():
+            theirs = zip(steps[position].fetch(values), operands, strict=True)  # type: ignore[misc]
             operands = [np.where(lanes, new, old) for new, old in theirs]
         masks = operands[-1].reshape(-1, WARP)
         alike = (masks[:, :, None] == masks[:, None]) & own.reshape(-1, 1, WARP)
@@ -199,19 +199,19 @@ class Machine:
         if orders and ctx.sanitizer.detector is not None:
             ctx.sanitizer.detector.converge(operands[-1])
         results = answer if isinstance(answer, tuple) else (answer,)
-        for place, lanes in parties.items():
+        for position, lanes in parties.items():
             ctx.narrow(lanes & ready)
-            for target, value in zip(steps[place].writes, results, strict=False):
+            for target, value in zip(steps[position].writes, results, strict=False):
                 self.registers.write(target, value, value.dtype)
-            if place == at:
+            if position == at:
                 rest = lanes & ~ready
                 if rest.any():
-                    self.block(rest, at, WARP)
+                    self.suspend(rest, at, WARP)
             elif ctx.lanes:
-                ctx.cohorts[place].mask = lanes & ~ready
-                if not ctx.cohorts[place].mask.any():
-                    del ctx.cohorts[place]
-                self.split(ctx.mask, place + 1)
+                ctx.cohorts[position].mask = lanes & ~ready
+                if not ctx.cohorts[position].mask.any():
+                    del ctx.cohorts[position]
+                self.split(ctx.mask, position + 1)
         return True
 
     def run_guarded(self, inner: np.ndarray, run: Run) -> int | None:
@@ -349,17 +349,17 @@ class Machine:
 
     def _look_ahead(self, at: int) -> None:
         ctx, limit = self.ctx, len(self.runs)
-        for place in ctx.cohorts:
-            if at <= place < limit:
-                limit = place
+        for position in ctx.cohorts:
+            if at <= position < limit:
+                limit = position
         ctx.limit = limit
         if self.scheduler is not None:
             ctx.limit = min(ctx.limit, self.scheduler.limit(at))
 
     def _overtakes(self, at: int) -> bool:
         """Does a jump ahead pass cohorts that should run first?"""
-        for place, cohort in self.ctx.cohorts.items():
-            if place < at and not cohort.waiting and cohort.rounds <= self.rounds:
+        for position, cohort in self.ctx.cohorts.items():
+            if position < at and not cohort.waiting and cohort.rounds <= self.rounds:
                 return True
         return False
 
@@ -401,7 +401,7 @@ class Machine:
             self.yields = self._slice_ends(head)
 
     def _explain(self, error: Exception, step: Step) -> NoReturn:
-        """Raise `error` with the place in the user's source.
+        """Raise `error` with the line in the user's source.
 
         Warnings that are errors, and what the system refuses, stay what they are.
         """

@@ -158,10 +158,10 @@ def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at:
         go = answer[0] if isinstance(answer, tuple) else answer
         passing = ctx.lanes if go is ctx.mask else np.count_nonzero(go)
         if not passing:
-            machine.block(ctx.mask, at)
+            machine.suspend(ctx.mask, at)
             return STOP
         if passing < ctx.lanes:
-            machine.block(ctx.mask & ~go, at)
+            machine.suspend(ctx.mask & ~go, at)
             ctx.narrow(go)
         if isinstance(answer, tuple):
             for (place, kind), value in zip(results, answer[1:], strict=True):

@@ -278,8 +278,8 @@ class Flow:
             changed = False
             for at in reversed(inside):
                 after = 0
-                for place in self.next(at):
-                    after |= live[place]
+                for position in self.next(at):
+                    after |= live[position]
                 now = self.uses[at] | (after & ~self.kills[at])
                 if now != live[at]:
                     live[at], changed = now, True
@@ -345,9 +345,9 @@ def _repeats(program: Program, flow: Flow, at: int) -> bool:
     """Does a loop all of whose steps have micro-operations contain this one?"""
     micro_ops, jumps = program.micro_ops, flow.jumps
     return any(
-        jump.label.at <= at <= place
-        and all(i in micro_ops or i in jumps for i in range(jump.label.at, place))
-        for place, jump in jumps.items()
+        jump.label.at <= at <= position
+        and all(i in micro_ops or i in jumps for i in range(jump.label.at, position))
+        for position, jump in jumps.items()
     )
 
 
@@ -375,10 +375,10 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
                 _union(written[at] for at in range(first, last)),
             )
         )
-    exits = {place for block in blocks for place in flow.next(block.end - 1)} - {*inside}
+    exits = {position for block in blocks for position in flow.next(block.end - 1)} - {*inside}
     everything = _union(written.values())
     local = flow.solve(inside, [0] * (len(steps) + 1))
-    outside = (_union(flow.live[place] for place in exits) | _bits(program.shown)) & everything
+    outside = (_union(flow.live[position] for position in exits) | _bits(program.shown)) & everything
     between = _union(flow.live[block.start] for block in blocks)
     back = any(start <= flow.jumps[at].label.at <= at for at in branches)
     stops = back or bool(apart)
@@ -443,11 +443,11 @@ def _doubtful(flow: Flow, blocks: Sequence[Block], entry: int, written: int) -> 
             if now == -1:
                 continue
             now |= block.writes
-            for place in flow.next(block.end - 1):
-                if place not in assigned:
-                    doubt |= flow.live[place] & written & ~now
-                elif assigned[place] & now != assigned[place]:
-                    assigned[place] &= now
+            for position in flow.next(block.end - 1):
+                if position not in assigned:
+                    doubt |= flow.live[position] & written & ~now
+                elif assigned[position] & now != assigned[position]:
+                    assigned[position] &= now
                     changed = True
     return doubt
 

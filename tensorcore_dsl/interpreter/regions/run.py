@@ -63,9 +63,9 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
     whole = region.whole or region.blocks[entry].whole
     finish = _straight_end(region) if region.straight else _end(region, at)
     copies = [
-        (place, micro_op)
+        (position, micro_op)
         for block in region.blocks
-        for place, micro_op in block.micro_ops
+        for position, micro_op in block.micro_ops
         if micro_op.access is not None and micro_op.access.kind == COPY
     ]
     products = {
@@ -98,11 +98,11 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
         if frames is None:
             frames = machine.frames[region] = {0: frame_of(machine, code, region, 0)}
         issued = {}
-        for place, micro_op in copies:
-            copy = ctx.async_copies.blank(ctx.mask, micro_op.numbers[layouts.SIZE], place)
+        for position, micro_op in copies:
+            copy = ctx.async_copies.blank(ctx.mask, micro_op.numbers[layouts.SIZE], position)
             copy.flags = np.zeros(ctx.threads, np.bool_)
-            issued[place] = copy
-            number = frames[0].layout.words["copy", place, 0]
+            issued[position] = copy
+            number = frames[0].layout.words["copy", position, 0]
             frames[0].words[number : number + 4] = *copy.addresses, address_of(copy.flags)
         if new:
             registers.clear(region.writes)
@@ -151,8 +151,8 @@ def execute(
         words = frame.words
         words[layouts.ACTIVE], words[layouts.ENTRY], words[layouts.BUDGET] = active, entry, budget
         if number and issued:
-            for place in issued:
-                begin = frame.layout.words["copy", place, 0]
+            for position in issued:
+                begin = frame.layout.words["copy", position, 0]
                 words[begin : begin + 4] = frames[0].words[begin : begin + 4]
         return bool(frame.call(frame.address, first, last))
 
@@ -180,8 +180,8 @@ def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None
     def run(machine: Machine, frames: list[Frame]) -> int | None:
         ctx = machine.ctx
         account(machine, ctx.lanes)
-        for place, apart in guarded:
-            number = frames[0].layout.guarded[place]
+        for position, apart in guarded:
+            number = frames[0].layout.guarded[position]
             apart(machine, sum(int(frame.counters[number]) for frame in frames))
             for frame in frames:
                 frame.counters[number] = 0
@@ -221,23 +221,23 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None
         for i, account in accounts:
             if numbers[3 * i]:
                 account(machine, numbers[3 * i + 1])
-        for place, apart in guarded:
-            apart(machine, numbers[frames[0].layout.guarded[place]])
+        for position, apart in guarded:
+            apart(machine, numbers[frames[0].layout.guarded[position]])
         stops = frames[0].layout.stops
-        left = [(place, i) for i, place in enumerate(stops) if numbers[3 * count + i]]
+        left = [(position, i) for i, position in enumerate(stops) if numbers[3 * count + i]]
         masks = []
-        if not exits.issuperset(place for place, _ in left):
+        if not exits.issuperset(position for position, _ in left):
             machine.registers.wrote_all(region.kept)
-        for place, i in sorted(left):
+        for position, i in sorted(left):
             flags = frames[0].leaving[i]
             for frame in frames[1:]:
                 flags |= frame.leaving[i]
                 frame.leaving[i] = False
-            masks.append((place, flags.copy() if len(left) > 1 else ctx.mask))
+            masks.append((position, flags.copy() if len(left) > 1 else ctx.mask))
             flags[:] = False
         first, lanes = masks[0]
-        for place, others in masks[1:]:
-            machine.split(ctx.masks.find(others).threads, place)
+        for position, others in masks[1:]:
+            machine.split(ctx.masks.find(others).threads, position)
         if len(masks) > 1:
             ctx.narrow(lanes)
         for i in heads:
