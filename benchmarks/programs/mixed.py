@@ -26,13 +26,13 @@ from tensorcore_dsl import kernels
 __all__ = ["add_arguments", "run", "tables"]
 
 GROUP = 128  # along K, of a scale of s4; 8-bit weights have one scale for each column
+KINDS = ("s4", "s8", "e4m3")
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 WEIGHTS = ((8192, 8192), (4096, 4096), (28672, 8192))  # N, K
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=comma_list(int), default=list(ROWS), metavar="M,...")
-    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["s4", "s8", "e4m3"])
     parser.add_argument("--rounds", type=int, metavar="R", help=f"samples of each (default: {ROUNDS})")
     add_seconds(parser, 300.0, "case")
 
@@ -40,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    settings = {"rows": options.rows, "kinds": options.kinds, "rounds": rounds}
+    settings = {"rows": options.rows, "kinds": KINDS, "rounds": rounds}
     report = Report("mixed", settings, dict(METHOD), summary={"target": "cuda"})
     begin = time.perf_counter()
     with Monitor() as monitor:
-        for kind in options.kinds:
+        for kind in KINDS:
             for n, k in WEIGHTS[: 1 if options.quick else None]:
                 for m in options.rows:
                     if (started := time.perf_counter()) - begin > options.seconds:

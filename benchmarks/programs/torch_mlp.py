@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.gpu import Monitor, seconds_of
-from benchmarks.harness import Report, Timing, add_seconds, attempt, comma_list, extents
+from benchmarks.harness import Report, Timing, add_seconds, attempt
 from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.tables import Table, duration, number, one_line
 
@@ -37,44 +37,23 @@ METHOD = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--cases",
-        type=comma_list(extents),
-        default=CASES,
-        metavar="RxFxH,...",
-        help="rows, features and hidden features (default: three)",
-    )
-    add(
-        "--modes",
-        type=comma_list(str),
-        default=MODES,
-        metavar="M,...",
-        help=f"how steps run (default: {','.join(MODES)})",
-    )
-    add(
-        "--steps",
-        type=int,
-        default=STEPS,
-        metavar="N",
-        help=f"steps of the comparison of accuracy (default: {STEPS})",
-    )
-    add("--rounds", type=int, default=ROUNDS, metavar="R", help=f"samples of each model (default: {ROUNDS})")
+    about = f"samples of each model (default: {ROUNDS})"
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="R", help=about)
     add_seconds(parser, 150.0, "measurement")
 
 
 def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
-    cases = options.cases[1:2] if options.quick else options.cases
-    settings = {"cases": cases, "steps": options.steps, "rounds": options.rounds}
+    cases = CASES[1:2] if options.quick else CASES
+    settings = {"cases": cases, "steps": STEPS, "rounds": options.rounds}
     report = Report("torch-mlp", settings, dict(METHOD), summary={"target": "cuda"})
     begin = time.perf_counter()
     with Monitor() as monitor:
         for case in cases:
             named = dict(zip(("rows", "features", "hidden"), case, strict=True))
-            accuracy = attempt(measure_accuracy, torch, case, options.steps)
+            accuracy = attempt(measure_accuracy, torch, case, STEPS)
             report.results.append(named | {"mode": "accuracy"} | accuracy)
-            for mode in options.modes:
+            for mode in MODES:
                 if time.perf_counter() - begin > options.seconds:
                     about = f"{options.seconds:g} s are over; --seconds allows more"
                     report.results.append(named | {"mode": mode, "left_out": about})
