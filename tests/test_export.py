@@ -292,6 +292,19 @@ def test_the_machine_code_has_the_described_parameters(tmp_path):
     assert "BM=" in described["constants"]["config"]
 
 
+def test_products_with_packed_weights_and_a_sparse_matrix(tmp_path):
+    """Their operands have the arrays of which they are made, under the names of the kernel."""
+    packed = kernels.pack(np.ones((512, 256), np.int8), np.ones((4, 256), np.float16), dtype=tc.s4)
+    sparse = kernels.compress(np.ones((128, 256), np.float16), prune=True)
+    for a, b, operands in (
+        (np.ones((300, 512), np.float16), packed, ["x", "words", "scales", "zeros"]),
+        (sparse, np.ones((256, 64), np.float16), ["a", "metadata", "b"]),
+    ):
+        path = kernels.export_gemm(tmp_path, a, b, arch="sm_90a", form="ptx")
+        names = [argument["name"] for argument in json.loads(path.read_text())["arguments"]]
+        assert names == [*operands, "c", "d", "alpha", "beta"]
+
+
 def test_a_description_says_everything(tmp_path):
     described = json.loads(export_scale(tmp_path, name="scale_2", n=2).read_text())
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"scale_2.{e}" for e in ("c", "h", "json", "ptx")]

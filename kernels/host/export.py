@@ -30,7 +30,8 @@ def export_gemm(
     """Export the kernel that `gemm` chooses for a product of these shapes and layouts.
 
     The kernel takes A, B, C, D, alpha, beta, and then the values of `epilogue_args`. Without C, pass D in
-    its place. The kernel is for these shapes alone, which the launcher in C checks.
+    its place. The kernel is for these shapes alone, which the launcher in C checks. A sparse A and packed
+    weights are the arrays that they are made of.
 
     Parameters
     ----------
