@@ -34,7 +34,7 @@ def named(cases):
     return [pytest.param(kind, case, id=f"{kind}: {case.name}") for kind, case in cases]
 
 
-@pytest.mark.quick(lambda kind: kind)
+@pytest.mark.quick(lambda kind, case: (kind, case.report.says))
 @pytest.mark.parametrize(("kind", "case"), named(CASES))
 def test_bug_is_reported_at_its_line(kind, case):
     reports = [report for report in case.run_bug() if isinstance(report, case.errors)]

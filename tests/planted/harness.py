@@ -119,7 +119,7 @@ class Case:
     by name. errors: the classes that are right, with their subclasses; EmulationError takes any
     report. mistake: the value of the kernel's parameter of this name. The twin is the same kernel
     without a mistake, or `twin`. devices: 0 for one GPU. launches: one after the other; a parameter
-    `launch` gets the number of each, from 1 on.
+    `launch` gets the number of each, from 1 on. warned: warnings of races are reports, too.
     """
 
     name: str
@@ -135,6 +135,7 @@ class Case:
     shared_bytes: int = 0
     devices: int = 0
     launches: int = 1
+    warned: bool = True
 
     def run_bug(self) -> list[Any]:
         """What is reported of the bug."""
@@ -162,7 +163,7 @@ class Case:
                 reports.append(raised)
             except TensorCoreError as raised:  # the case itself is wrong
                 raise AssertionError(f"{self.name} cannot be run: {raised}") from raised
-        for warning in [] if reports else caught:
+        for warning in caught if self.warned and not reports else []:
             if isinstance(warning.message, RaceWarning):
                 here = warning.filename == inspect.getsourcefile(kernel.function)
                 warning.message.line = warning.lineno if here else 0  # type: ignore[attr-defined]
@@ -204,6 +205,26 @@ class Planted(list[Case]):
                 case = Case(name, kernel, grid, block, make, errors or self.errors, report, mistake)
                 self.append(replace(case, **{**self.options, **options}))
             return kernel
+
+        return note
+
+    def marked(
+        self, raised: type[Exception], message: str, *args: Any, dtype: Any = np.float32, **options: Any
+    ) -> Callable[[Any], Any]:
+        """A case of one mistake, told with this message at the line that ends in `# here`.
+
+        A tuple among the arguments is the shape of an array of ones. What the kernel computes is not
+        looked at, and all threads may write one place.
+        """
+
+        def note(function: Any) -> Any:
+            def make(_: np.random.Generator) -> Arguments:
+                values = (np.ones(a, dtype) if isinstance(a, tuple) else a for a in args)
+                return dict(zip(inspect.signature(function).parameters, values, strict=False)), {}
+
+            grid, block = options.pop("grid", 1), options.pop("block", 32)
+            report = error("# here", says=re.escape(message))
+            return self(grid, block, make, report, raised, warned=False, **options)(function)
 
         return note
 
