@@ -152,8 +152,8 @@ def sum_rows(
     grad: tc.Array,
     lse: tc.Array,
     starts_q: tc.Array,
-    shifts: tc.Array,
-    deltas: tc.Array,
+    lse_log2: tc.Array,
+    delta: tc.Array,
     turns: tc.Array,
     tickets: tc.Array,
     grad_lse: tc.Array | None,
@@ -161,15 +161,15 @@ def sum_rows(
     traits: tc.Const,
     shares: tc.Const = 1,
 ):
-    """shifts = lse log2(e) and deltas = row sums of dO o - grad_lse, for blocks of BM queries.
+    """Compute lse_log2 = lse log2(e) and delta = row sums of dO o - grad_lse, for blocks of BM queries.
 
-    o, grad: (batch, heads, queries, D). lse, grad_lse: (batch, heads, queries). shifts, deltas: (BM times
+    o, grad: (batch, heads, queries, D). lse, grad_lse: (batch, heads, queries). lse_log2, delta: (BM times
     slots,), f32. turns: (slots times shares,), s32, and tickets: become 0. For slots, see
     Sequence.slot.
     Grid: (blocks of the longest sequence, or more; heads; sequences).
 
-    Rows without keys, and rows behind the last query, have a shift of +inf: exp2 of anything minus
-    infinity is 0, so that they add nothing.
+    Rows without keys, and rows behind the last query, have an lse_log2 of +inf. Then P = exp2(score - inf)
+    is 0, and these rows add nothing.
     """
     sequences = Sequences(o.shape[2], 0, starts_q, starts_q, 0, 0, traits, BM, 1)
     sequence = sequences.at(tc.s32(tc.blockIdx.z))
@@ -205,10 +205,9 @@ def sum_rows(
                 if grad_lse is not None:
                     total -= grad_lse[sequence.batch, head, place]
             sees_none = exponent == -math.inf
-            shift = tc.select(sees_none, math.inf, exponent * math.log2(math.e))
-            shifts[slot * BM + row] = shift
-            # NaN, say of grad_lse, must not meet weights of 0.
-            deltas[slot * BM + row] = tc.select(sees_none, 0.0, total)
+            lse_log2[slot * BM + row] = tc.select(sees_none, math.inf, exponent * math.log2(math.e))
+            # P is 0 here, and 0 times a NaN of grad_lse would be NaN.
+            delta[slot * BM + row] = tc.select(sees_none, 0.0, total)
 
 
 @tc.kernel(threads=THREADS)

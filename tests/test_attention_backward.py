@@ -45,20 +45,20 @@ def exact(
     shared_by = q.shape[1] // k.shape[1]
     k, v = (np.repeat(x, shared_by, axis=1) for x in (k, v))
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    scores, slope = scale * (q @ k.swapaxes(2, 3)), 1.0
+    scores, tanh_derivative = scale * (q @ k.swapaxes(2, 3)), 1.0
     if softcap:
         bent = np.tanh(scores / softcap)
-        scores, slope = softcap * bent, 1 - bent**2
+        scores, tanh_derivative = softcap * bent, 1 - bent**2
     scores = np.where(seen(q.shape[2], k.shape[2], causal, window), scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300))
-    total = weights.sum(-1, keepdims=True)
-    weights = weights / np.where(total > 0, total, 1)
-    of_weights = grad @ v.swapaxes(2, 3)
-    delta = (grad * (weights @ v)).sum(-1, keepdims=True)
-    of_scores = scale * slope * weights * (of_weights - delta + np.float64(grad_lse)[..., None])
-    of_keys, of_values = of_scores.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ grad
-    by_key_head = [x.reshape(x.shape[0], -1, shared_by, *x.shape[2:]).sum(2) for x in (of_keys, of_values)]
-    return [of_scores @ k, *by_key_head]
+    p = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300))
+    total = p.sum(-1, keepdims=True)
+    p = p / np.where(total > 0, total, 1)
+    dp = grad @ v.swapaxes(2, 3)
+    delta = (grad * (p @ v)).sum(-1, keepdims=True)
+    ds = scale * tanh_derivative * p * (dp - delta + np.float64(grad_lse)[..., None])
+    dk, dv = ds.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ grad
+    by_key_head = [x.reshape(x.shape[0], -1, shared_by, *x.shape[2:]).sum(2) for x in (dk, dv)]
+    return [ds @ k, *by_key_head]
 
 
 def gradients(
@@ -73,7 +73,7 @@ def gradients(
 
 
 def check(arrays: Any, family: str, **options: Any) -> None:
-    """Errors are those of weights, slopes, out and results rounded to 16 bits."""
+    """Errors are those of P, dS, out and results rounded to 16 bits."""
     grad, results = gradients(arrays, family, **options)
     for x, of_x, want in zip(arrays, results, exact(grad, *arrays, **options), strict=True):
         assert of_x.shape == x.shape and of_x.dtype == x.dtype
@@ -236,7 +236,7 @@ def test_every_synchronisation_is_needed_and_missed(text, monkeypatch):
 
 
 SPLIT = [
-    ("key", "cta.full_weights[stage].wait(phase)"),
+    ("key", "cta.full_p[stage].wait(phase)"),
     ("key", "clean[stage].wait(phase)"),
     ("key", "tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)"),
     ("query", "tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)"),

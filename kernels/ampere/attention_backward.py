@@ -8,9 +8,9 @@ formulas; both kernels compute the scores again.
 A CTA keeps its own tile of 64 rows in shared memory: k and v, or q and dO. It walks over tiles of
 the other side, and cp.async loads the next one ahead. Each warp has 16 of the 64 rows:
 
-    scores, slopes      16 x tile: k qᵀ and v dOᵀ, or q kᵀ and dO vᵀ; f32
-    weights P, dS       in the same registers; as 16-bit A operands they need no shared memory
-    sums                16 x D: dS q and P dO, or dS k; f32, D / 2 registers of each thread
+    scores, dP    16 x tile: k qᵀ and v dOᵀ, or q kᵀ and dO vᵀ; f32
+    P, dS         in the same registers; as 16-bit A operands they need no shared memory
+    sums          16 x D: dS q and P dO, or dS k; f32, D / 2 registers of each thread
 
 The two sums of `key_gradients` fit into registers for D up to 128. Above, it has eight warps: two
 warps share 16 keys, and each of them has half of the columns.
@@ -45,22 +45,22 @@ def key_gradients(  # noqa: PLR0913
     k: tc.Array,
     v: tc.Array,
     grad: tc.Array,
-    shifts: tc.Array,
-    deltas: tc.Array,
+    lse_log2: tc.Array,
+    delta: tc.Array,
     dk: tc.Array,
     dv: tc.Array,
     starts_q: tc.Array,
     starts_k: tc.Array,
     scale: tc.f32,
     cap: tc.f32,
-    slope: tc.f32,
+    softmax_scale: tc.f32,
     left: tc.s32,
     right: tc.s32,
     traits: tc.Const,
 ):
-    """dk, dv: (batch, key heads, keys, D). q, grad: (batch, heads, queries, D). shifts, deltas: see
-    sum_rows, for blocks of ROWS queries. scale, cap: see Softmax. slope: of the scores. left, right:
-    see KeyRange. starts_q, starts_k: of packed sequences, see attention_kernel.
+    """dk, dv: (batch, key heads, keys, D). q, grad: (batch, heads, queries, D). lse_log2, delta: see
+    sum_rows, for blocks of ROWS queries. scale, cap: see Softmax. softmax_scale: the factor of q kᵀ.
+    left, right: see KeyRange. starts_q, starts_k: of packed sequences, see attention_kernel.
     Grid: (tiles of ROWS keys of the longest sequence, or more; key heads; sequences).
     """
     parts = column_parts(traits)
@@ -72,7 +72,7 @@ def key_gradients(  # noqa: PLR0913
     if first >= seen.keys:
         return
     cta = make_cta(q.dtype, traits, Softmax(traits, scale, cap), sequence, parts)
-    numbers = tc.shared((2, 2, cta.size), tc.f32)  # stage, shifts or deltas
+    numbers = tc.shared((2, 2, cta.size), tc.f32)  # stage, lse_log2 or delta
     shared_by = q.shape[1] // k.shape[1]
     begin, end = sequence.visited(tile)
     # A walk covers the blocks of each head of q in turn, by tiles of `size` queries.
@@ -88,23 +88,23 @@ def key_gradients(  # noqa: PLR0913
         head, query = place(step)
         cta.copy(cta.others, stage, (q, grad), head, sequence.start, sequence.queries, query)
         of_query = sequence.slot(0, head, q.shape[1]) * ROWS + query
-        for i, x in enumerate((shifts, deltas)):
+        for i, x in enumerate((lse_log2, delta)):
             tc.copy_tile(numbers[stage, i], x, (of_query,))
 
-    def weigh(step, stage, scores, slopes):
-        """Transposed weights and dS: rows are keys."""
+    def ds_and_p(step, stage, scores, dp):
+        """Compute dSᵀ and Pᵀ, whose rows are keys."""
         _, query = place(step)
         of_columns = [
             [tc.load_columns(numbers[stage, i], cta.mma.d, origin=8 * n) for n in range(cta.size // 8)]
             for i in range(2)
         ]
-        return cta.weigh(
-            scores, slopes, of_columns[0], of_columns[1], query, cta.size, key, 16, transposed=True
+        return cta.ds_and_p(
+            scores, dp, of_columns[0], of_columns[1], query, cta.size, key, 16, transposed=True
         )
 
     cta.copy(cta.own, 0, (k, v), kv_head, sequence.key_start, seen.keys, first)
-    sums = cta.walk(of_head * shared_by, load, weigh, 2)
-    for i, (x, factor) in enumerate(((dk, slope), (dv, 1.0))):
+    sums = cta.walk(of_head * shared_by, load, ds_and_p, 2)
+    for i, (x, factor) in enumerate(((dk, softmax_scale), (dv, 1.0))):
         cta.store(i, x, sums[i], factor, kv_head, sequence.key_start, seen.keys, first)
 
 
@@ -114,14 +114,14 @@ def query_gradients(  # noqa: PLR0913
     k: tc.Array,
     v: tc.Array,
     grad: tc.Array,
-    shifts: tc.Array,
-    deltas: tc.Array,
+    lse_log2: tc.Array,
+    delta: tc.Array,
     dq: tc.Array,
     starts_q: tc.Array,
     starts_k: tc.Array,
     scale: tc.f32,
     cap: tc.f32,
-    slope: tc.f32,
+    softmax_scale: tc.f32,
     left: tc.s32,
     right: tc.s32,
     traits: tc.Const,
@@ -143,20 +143,20 @@ def query_gradients(  # noqa: PLR0913
     low = low // cta.size * cta.size
     row = first + cta.row
     place = sequence.slot(0, head, q.shape[1]) * ROWS + row
-    shift, delta = (tc.load_rows(x, cta.mma.d, origin=place) for x in (shifts, deltas))
+    row_lse_log2, row_delta = (tc.load_rows(x, cta.mma.d, origin=place) for x in (lse_log2, delta))
 
     def load(step, stage):
         key = low + step * cta.size
         cta.copy(cta.others, stage, (k, v), kv_head, sequence.key_start, seen.keys, key)
 
-    def weigh(step, stage, scores, slopes):
+    def ds_and_p(step, stage, scores, dp):
         count = len(scores)
         key = low + step * cta.size
-        return cta.weigh(scores, slopes, [shift] * count, [delta] * count, row, 16, key, cta.size)
+        return cta.ds_and_p(scores, dp, [row_lse_log2] * count, [row_delta] * count, row, 16, key, cta.size)
 
     cta.copy(cta.own, 0, (q, grad), head, sequence.start, queries, first)
-    sums = cta.walk((high - low + (cta.size - 1)) // cta.size, load, weigh, 1)
-    cta.store(0, dq, sums[0], slope, head, sequence.start, queries, first)
+    sums = cta.walk((high - low + (cta.size - 1)) // cta.size, load, ds_and_p, 1)
+    cta.store(0, dq, sums[0], softmax_scale, head, sequence.start, queries, first)
 
 
 @dataclass
@@ -193,18 +193,17 @@ class Cta:
     def copy(self, tiles, stage, arrays, head, start, rows, first):
         """Start copies of rows of a head of two arrays, from row `first` of the sequence on.
 
-        Rows behind the sequence become zero: a weight of zero must not meet NaN bits of the next
-        sequence.
+        Rows behind the sequence become zero: P = 0 times NaN bits of the next sequence would be NaN.
         """
         for tile, x in zip(tiles, arrays, strict=True):
             of_head = x[self.sequence.batch, head, start : start + rows, :]
             tc.copy_tile(tile[stage, ...], of_head, (first, 0), bounded=True)
 
-    def walk(self, steps, load, weigh, count: int):
+    def walk(self, steps, load, ds_and_p, count: int):
         """Visit tiles of the other side, and return `count` sums: of dS x, and of P y.
 
         The copies of the own tile are issued, and belong to the group of step 0. load(step, stage):
-        issue the copies of a tile. weigh(step, stage, scores, slopes): return dS and P.
+        issue the copies of a tile. ds_and_p(step, stage, scores, dp): return dS and P.
         """
 
         def load_group(step, stage):
@@ -222,8 +221,8 @@ class Cta:
             # Pending is at most the group just issued: this tile is there, after the barrier for all.
             tc.cp_async_wait(1)
             tc.barrier()
-            scores, slopes = (self.multiply(i, stage) for i in range(2))
-            factors = weigh(step, stage, scores, slopes)
+            scores, dp = (self.multiply(i, stage) for i in range(2))
+            factors = ds_and_p(step, stage, scores, dp)
             sums = [self.add(i, stage, x, factors[i]) for i, x in enumerate(sums)]
             # Write after read: the next round overwrites this stage when all warps have read it.
             tc.barrier()
@@ -245,25 +244,25 @@ class Cta:
             acc = tc.tiled_mma(mma, acc, [left], right)
         return acc
 
-    def weigh(self, scores, slopes, shifts, deltas, query, queries, key, keys, transposed=False):
-        """dS and P of the scores of `queries` x `keys`, or of their transpose.
+    def ds_and_p(self, scores, dp, lse_log2, delta, query, queries, key, keys, transposed=False):
+        """Compute dS and P from the scores and dP of `queries` x `keys`, or of their transpose.
 
-        shifts, deltas: row or column values for each of the fragments.
+        lse_log2, delta: row or column values for each of the fragments.
         """
         seen, softmax = self.sequence.seen, self.softmax
         scores = [softmax.capped(score) for score in scores]
-        exponents = [tc.fma(s, softmax.scale, -shift) for s, shift in zip(scores, shifts, strict=True)]
+        exponents = [tc.fma(s, softmax.scale, -x) for s, x in zip(scores, lse_log2, strict=True)]
         if seen.needs_mask(query, queries, key, keys):
             # Fragments side by side go along the queries of transposed scores, else along the keys.
             i, j = (8, 0) if transposed else (0, 8)
             exponents = [
                 seen.masked(x, query + i * n, key + j * n, transposed) for n, x in enumerate(exponents)
             ]
-        weights = [tc.exp2(x, ftz=True) for x in exponents]
-        slopes = [w * (s - delta) for w, s, delta in zip(weights, slopes, deltas, strict=True)]
+        p = [tc.exp2(x, ftz=True) for x in exponents]
+        ds = [w * (x - y) for w, x, y in zip(p, dp, delta, strict=True)]
         if self.traits.softcap:  # the derivative of tanh
-            slopes = [x * (1 - score * score) for x, score in zip(slopes, scores, strict=True)]
-        return slopes, weights
+            ds = [x * (1 - score * score) for x, score in zip(ds, scores, strict=True)]
+        return ds, p
 
     def add(self, number: int, stage, acc, factors):
         """acc + factors times a tile of the other side, in the columns of this warp.

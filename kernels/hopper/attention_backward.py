@@ -4,15 +4,15 @@ A persistent CTA computes one tile of 128 keys after the other. K and V of the t
 memory. The CTA visits the blocks of BM queries that see these keys, and loads Q and dO of each block
 into pipelines of stages. Two consumer warpgroups have 64 keys each.
 
-    scores      k qᵀ: f32, 32 registers of each thread; with exp2, the weights Pᵀ
-    slopes      v dOᵀ: f32, 32; with the weights, dSᵀ
+    scores      k qᵀ: f32, 32 registers of each thread; Pᵀ = exp2 of them
+    dP          dPᵀ = v dOᵀ: f32, 32; dSᵀ = Pᵀ (dPᵀ - delta)
     dv, dk      sums of Pᵀ dO and dSᵀ q over all blocks: f32, D / 2 each. Pᵀ and dSᵀ are 16-bit A
                 operands in registers.
     dq          dS k of the block, over the keys of both consumers: f32, BM D / 256. dS goes through
                 shared memory. Each consumer computes half of the rows (D up to 64), or 64 columns.
 
 The scores of the next block are issued before the consumer waits for dq of this block. So the tensor
-cores multiply while the consumer hands dq over, and while it computes the next weights.
+cores multiply while the consumer hands dq over, and while it computes the next Pᵀ.
 
 Two other warps of the producer warpgroup add dq to the f32 sums in global memory, by bulk copies.
 Tiles take turns at the sums of a block, in the order of keys, so that the bits of the sum are fixed.
@@ -45,10 +45,10 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue,
     issue_sum,
     slabs,
+    softmax_of,
     stage_of,
     store_sum,
     wait_for,
-    weights_of,
 )
 from tensorcore_dsl.kernels.hopper.attention_dq import (
     DQ_STAGES,
@@ -110,8 +110,8 @@ def attention_backward_kernel(  # noqa: PLR0913
     k: tc.Array,
     v: tc.Array,
     grad: tc.Array,
-    shifts: tc.Array,
-    deltas: tc.Array,
+    lse_log2: tc.Array,
+    delta: tc.Array,
     sums: tc.Array,
     turns: tc.Array,
     tickets: tc.Array,
@@ -121,7 +121,7 @@ def attention_backward_kernel(  # noqa: PLR0913
     starts_k: tc.Array,
     scale: tc.f32,
     cap: tc.f32,
-    slope: tc.f32,
+    softmax_scale: tc.f32,
     left: tc.s32,
     right: tc.s32,
     shared_by: tc.s32,
@@ -131,15 +131,15 @@ def attention_backward_kernel(  # noqa: PLR0913
     traits: tc.Const,
 ):
     """q, grad: (batch, heads, queries, D). k, v: (batch, key heads, keys, D). dk, dv: (batch, groups, keys,
-    D), f32 if several groups share keys. shared_by, splits: see KeyTileList. shifts, deltas, turns,
+    D), f32 if several groups share keys. shared_by, splits: see KeyTileList. lse_log2, delta, turns,
     tickets: see sum_rows. sums: (slots times SHARES, words), f32, see `finish`. scale, cap: see Softmax.
-    slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of packed sequences, see
+    softmax_scale: the factor of q kᵀ. left, right: see KeyRange. starts_q, starts_k: of packed sequences, see
     attention_kernel.
     """
     tc.launch_bounds(THREADS, 1)
     softmax = Softmax(traits, scale, cap)
     tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits)
-    cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, softmax, config, traits)
+    cta = make_cta(q, k, v, grad, (lse_log2, delta), tiles, softmax, config, traits)
 
     def producer():
         if tc.threadIdx.x == 0:
@@ -149,7 +149,7 @@ def attention_backward_kernel(  # noqa: PLR0913
                 add_up(cta, sums, turns, writer)
 
     def consumers(number):
-        consume(cta, number, dk, dv, slope)
+        consume(cta, number, dk, dv, softmax_scale)
 
     tc.warp_specialize((1, producer), (CONSUMERS, consumers), registers=REGISTERS)
 
@@ -243,7 +243,7 @@ def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
 # -- consumers --------------------------------------------------------------------------------
 
 
-def consume(cta: Cta, number, dk, dv, slope):
+def consume(cta: Cta, number, dk, dv, softmax_scale):
     """Compute a half of dK and dV of each tile, and of dQ of each block."""
     tile_phase, states = tc.u32(0), (start(0), tc.u32(0))
     consumer = make_consumer(cta, number)
@@ -251,14 +251,14 @@ def consume(cta: Cta, number, dk, dv, slope):
     while cta.drawn[0] >= 0:
         tile = cta.tiles.tile_at(cta.drawn)
         clear_keys(cta, tile)
-        (of_keys, of_values), states = differentiate(cta, consumer, tile, states)
+        (dk_sum, dv_sum), states = differentiate(cta, consumer, tile, states)
         # All products of both consumers have read the keys.
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
         first = tile.sequence.key_start + tile.key()
         row, end = first + 64 * number, tile.sequence.key_start + tile.sequence.seen.keys
         for target, value, smem, width in (
-            (dk, of_keys * slope, cta.keys, cta.traits.depth),
-            (dv, of_values, cta.values, cta.traits.width),
+            (dk, dk_sum * softmax_scale, cta.keys, cta.traits.depth),
+            (dv, dv_sum, cta.values, cta.traits.width),
         ):
             place = tile.sequence.batch, tile.group, row
             store_sum(value, halves(smem)[number], place, end, target, width)
@@ -285,8 +285,8 @@ class Consumer:
     ----------
     number, leader : s32, pred
         Number of the consumer; whether this thread arrives for the warpgroup.
-    score, of_keys, of_values, dq : Instruction
-        For scores and slopes, dK, dV, and a share of dQ.
+    score, dk, dv, dq : Instruction
+        For scores and dP, for dK, for dV, and for a share of dQ.
     k_rows, v_rows : tile
         Its 64 keys and values: (slabs, 64, 64).
     """
@@ -294,8 +294,8 @@ class Consumer:
     number: Any
     leader: Any
     score: Any
-    of_keys: Any
-    of_values: Any
+    dk: Any
+    dv: Any
     dq: Any
     k_rows: Any
     v_rows: Any
@@ -305,12 +305,12 @@ def make_consumer(cta: Cta, number):
     """Consumer `number`."""
     dtype, traits, named = cta.keys.dtype, cta.traits, tc.wgmma
     score = named.m64n64k16(dtype, dtype, tc.f32)
-    of_keys = getattr(named, f"m64n{traits.depth}k16")(dtype, dtype, tc.f32, source="registers")
-    of_values = getattr(named, f"m64n{traits.width}k16")(dtype, dtype, tc.f32, source="registers")
+    dk = getattr(named, f"m64n{traits.depth}k16")(dtype, dtype, tc.f32, source="registers")
+    dv = getattr(named, f"m64n{traits.width}k16")(dtype, dtype, tc.f32, source="registers")
     dq = dq_product(dtype)
     k_rows, v_rows = halves(cta.keys)[number], halves(cta.values)[number]
     leader = tc.threadIdx.x % WARPGROUP == 0
-    return Consumer(number, leader, score, of_keys, of_values, dq, k_rows, v_rows)
+    return Consumer(number, leader, score, dk, dv, dq, k_rows, v_rows)
 
 
 def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
@@ -323,10 +323,10 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
     wait_for(cta, cta.queries, tile, block, states[0])
     scores = issue_scores(cta, consumer, states, 0)
     wait_for(cta, cta.grads, tile, block, stage_of(states[1], cta.config.stages))
-    slopes = issue_slopes(cta, consumer, states, 0)
+    dp = issue_dp(cta, consumer, states, 0)
     tc.wgmma_wait(1)  # the scores are complete
-    sums = consumer.of_keys.d.zeros(), consumer.of_values.d.zeros()
-    operand, sums = weigh(cta, consumer, tile, block, states, 0, scores, slopes, sums)
+    sums = consumer.dk.d.zeros(), consumer.dv.d.zeros()
+    operand, sums = step_dv_ds(cta, consumer, tile, block, states, 0, scores, dp, sums)
     next_block, next_head = tile.after(block, head)
     while next_block >= tile.first:
         operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
@@ -339,11 +339,11 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
         tc.barrier_arrive(READ_BARRIER + consumer.number, CONSUMERS * WARPGROUP)
         hand_over(cta, consumer, dq.elements(), stage_of(before[1] + 2, DQ_STAGES), tile, block, head)
         wait_for(cta, cta.grads, tile, next_block, stage_of(states[1], cta.config.stages))
-        slopes = issue_slopes(cta, consumer, states, 0)
-        tc.wgmma_wait(2)  # the scores are complete; dk and the slopes may still be in flight
+        dp = issue_dp(cta, consumer, states, 0)
+        tc.wgmma_wait(2)  # the scores are complete; dk and dP may still be in flight
         block, head = next_block, next_head
         next_block, next_head = tile.after(block, head)
-        operand, sums = weigh(cta, consumer, tile, block, states, 0, scores, slopes, sums, before[0][0])
+        operand, sums = step_dv_ds(cta, consumer, tile, block, states, 0, scores, dp, sums, before[0][0])
     operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
     dq = issue_dq(cta, consumer)
     sums = issue_dk(cta, consumer, states[0][0], cta.config.parts - 1, operand, sums)
@@ -358,36 +358,36 @@ def other_parts(cta: Cta, consumer: Consumer, tile: KeyTile, block, states, oper
     for part in tc.static_range(1, cta.config.parts):
         scores = issue_scores(cta, consumer, states, part)
         sums = issue_dk(cta, consumer, states[0][0], part - 1, operand, sums)
-        slopes = issue_slopes(cta, consumer, states, part)
+        dp = issue_dp(cta, consumer, states, part)
         tc.wgmma_wait(2)
-        operand, sums = weigh(cta, consumer, tile, block, states, part, scores, slopes, sums)
+        operand, sums = step_dv_ds(cta, consumer, tile, block, states, part, scores, dp, sums)
     return operand, sums
 
 
-def weigh(
-    cta: Cta, consumer: Consumer, tile: KeyTile, block, states, part, scores, slopes, sums, before=None
+def step_dv_ds(
+    cta: Cta, consumer: Consumer, tile: KeyTile, block, states, part, scores, dp, sums, before=None
 ):
-    """Weights and dS of one part of a block: add Pᵀ dO to dv, and put dSᵀ into shared memory.
+    """Compute Pᵀ and dSᵀ of one part of a block: add Pᵀ dO to dv, and put dSᵀ into shared memory.
 
-    `scores` are complete; `slopes`, and dk of the part before, may be in flight. In the end, no
-    product is in flight. `before`: the stage of Q of the block before, which is free then. Returns
+    `scores` are complete. `dp`, and dk of the part before, may be in flight. In the end, no product
+    is in flight. `before`: the stage of Q of the block before, which is free then. Returns
     dSᵀ as an operand, and the sums.
     """
     rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, states[1] % cta.config.stages
     query = block * cta.config.BM + 64 * part
-    shifts = tc.load_columns(cta.queries.rows[states[0][0], rows], scores)
+    lse_log2 = tc.load_columns(cta.queries.rows[states[0][0], rows], scores)
     key = tile.key() + 64 * consumer.number
-    weights, factors = weights_of(cta, tile.sequence.seen, scores, query, key, shifts, transposed=True)
-    operand = tc.as_operand(weights, consumer.of_values.a)
-    dv = issue_sum(consumer.of_values, dv, operand, cta.grads.smem[stage, :, rows])
-    tc.wgmma_wait(1)  # the slopes and dk are complete
+    p, ds_factor = softmax_of(cta, tile.sequence.seen, scores, query, key, lse_log2, transposed=True)
+    operand = tc.as_operand(p, consumer.dv.a)
+    dv = issue_sum(consumer.dv, dv, operand, cta.grads.smem[stage, :, rows])
+    tc.wgmma_wait(1)  # dP and dk are complete
     if before is not None:
         cta.queries.empty[before].arrive(pred=consumer.leader)
-    slopes = factors * (slopes - tc.load_columns(cta.grads.rows[stage, rows], slopes))
+    ds = ds_factor * (dp - tc.load_columns(cta.grads.rows[stage, rows], dp))
     if before is not None:
         tc.barrier(READ_BARRIER + 1 - consumer.number, CONSUMERS * WARPGROUP)
-    stage_matrices(slopes.to(cta.keys.dtype), [cta.exchange[part, 0]], 64 * consumer.number)
-    operand = tc.as_operand(slopes, consumer.of_keys.a)
+    stage_matrices(ds.to(cta.keys.dtype), [cta.exchange[part, 0]], 64 * consumer.number)
+    operand = tc.as_operand(ds, consumer.dk.a)
     if part == cta.config.parts - 1:
         # Behind the barrier, dS of both consumers is in shared memory.
         tc.fence_proxy_async()
@@ -403,8 +403,8 @@ def issue_scores(cta: Cta, consumer: Consumer, states, part):
     return issue(consumer.score, consumer.k_rows, cta.queries.smem[states[0][0]], part, cta.traits.depth)
 
 
-def issue_slopes(cta: Cta, consumer: Consumer, states, part):
-    """Issue v dOᵀ of 64 queries."""
+def issue_dp(cta: Cta, consumer: Consumer, states, part):
+    """Issue dPᵀ = v dOᵀ of 64 queries."""
     return issue(
         consumer.score, consumer.v_rows, cta.grads.smem[states[1] % cta.config.stages], part, cta.traits.width
     )
@@ -414,17 +414,17 @@ def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
     """Issue dk += dSᵀ q of 64 queries."""
     dk, dv = sums
     queries = cta.queries.smem[stage, : slabs(cta.traits.depth), 64 * part : 64 * part + 64]
-    return issue_sum(consumer.of_keys, dk, operand, queries), dv
+    return issue_sum(consumer.dk, dk, operand, queries), dv
 
 
 def issue_dq(cta: Cta, consumer: Consumer):
     """Issue this consumer's share of dS k: 64 of 128 rows, or 64 rows and one slab of columns."""
     shape, strides = (cta.keys.shape[0], 1, 128, SLAB), (128 * SLAB, 128 * SLAB, SLAB, 1)
     keys, by_rows = cta.keys.with_parts(shape=shape, strides=strides), cta.config.parts > 1
-    of_scores = cta.exchange[consumer.number if by_rows else 0]
-    of_keys = keys[0 if by_rows else consumer.number]
+    ds = cta.exchange[consumer.number if by_rows else 0]
+    columns = keys[0 if by_rows else consumer.number]
     acc = consumer.dq.d.zeros()
     tc.wgmma_fence()
-    acc = tc.wgmma_async(consumer.dq, acc, of_scores, of_keys, accumulate=False, a_major="mn", b_major="mn")
+    acc = tc.wgmma_async(consumer.dq, acc, ds, columns, accumulate=False, a_major="mn", b_major="mn")
     tc.wgmma_commit()
     return acc

@@ -1,4 +1,4 @@
-"""Blocks of queries of the kernels for gradients of Hopper attention: configuration, stages, weights."""
+"""Blocks of queries of the kernels for gradients of Hopper attention: configuration, stages, P."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Stages:
     smem : tile
         (stages, slabs, BM, 64).
     rows, row_map : tile, TensorMap
-        (stages, BM) numbers of rows, f32: shifts of Q, or deltas of dO.
+        (stages, BM) numbers of rows, f32: lse_log2 with Q, or delta with dO.
     """
 
     smem: Any
@@ -127,18 +127,17 @@ def issue_sum(product, total, operand, smem):
     return total
 
 
-def weights_of(cta, seen, scores, query, key, shifts, transposed=False):
-    """Weights of 64 queries and 64 keys, and factors of their slopes.
+def softmax_of(cta, seen, scores, query, key, lse_log2, transposed=False):
+    """Compute P of 64 queries and 64 keys, and ds_factor = P times the derivative of tanh.
 
-    The factors are the weights, times the derivative of tanh. Only tiles at an edge need a mask.
-    `shifts`: the logarithm of each query's sum, base 2.
+    dS = ds_factor (dP - delta). Only tiles at an edge need a mask.
     """
     scores = cta.softmax.capped(scores)
-    exponents = tc.fma(scores, cta.softmax.scale, -shifts)
+    exponents = tc.fma(scores, cta.softmax.scale, -lse_log2)
     if seen.needs_mask(query, 64, key, 64):
         exponents = seen.masked(exponents, query, key, transposed)
-    weights = tc.exp2(exponents, ftz=True)
-    return weights, weights * (1 - scores * scores) if cta.traits.softcap else weights
+    p = tc.exp2(exponents, ftz=True)
+    return p, p * (1 - scores * scores) if cta.traits.softcap else p
 
 
 def store_sum(value, staging, place, end, target, width: int):

@@ -99,13 +99,13 @@ def finish(
     starts_q: tc.Array,
     starts_k: tc.Array,
     keys: tc.s32,
-    slope: tc.f32,
+    softmax_scale: tc.f32,
     left: tc.s32,
     right: tc.s32,
     config: tc.Const,
     traits: tc.Const,
 ):
-    """dq = slope times the sums of each block, which lie in the order of registers.
+    """Store dq = softmax_scale times the sums of each block, which lie in the order of registers.
 
     dq: (batch, heads, queries, D). sums: (slots times SHARES, words), f32.
     Grid: (blocks of the longest sequence, or more; heads; sequences).
@@ -125,7 +125,7 @@ def finish(
     for i in tc.static_range(quads):
         place = (i * WARPGROUP + thread) * 4
         words += sums.at(slot * SHARES + number, place).load(4, pred=first < end).elements()
-    stage_matrices((tc.fragment(product.d, words) * slope).to(dq.dtype), [staging[number, 0]], 0)
+    stage_matrices((tc.fragment(product.d, words) * softmax_scale).to(dq.dtype), [staging[number, 0]], 0)
     tc.syncwarp()
     row, column = sequence.start + block * BM, 64 * number
     if config.parts > 1:

@@ -1,21 +1,21 @@
 """dK and dV of attention for sm_90a by wgmma and TMA. See attention_query_gradients for dQ.
 
 The one pass of attention_backward adds dQ to sums in global memory. Above D 128 its tiles would have 64
-keys, and the additions would take longer than computing the scores and slopes again for dQ. Up to D 128,
+keys, and the additions would take longer than computing the scores and dP again for dQ. Up to D 128,
 these kernels run where the one pass has too few tiles, or too few registers for tanh.
 
 A persistent CTA computes one tile of 64 keys after the other, and visits the blocks of 64 queries that
 see these keys. dK and dV take D / 2 registers of a thread each, so each of two consumers has one:
 
-    weighing     scores k qᵀ, 32 registers; with exp2 the weights Pᵀ; dv += Pᵀ dO
-    sloping      slopes v dOᵀ, 32 registers; with the weights dSᵀ; dk += dSᵀ q
+    dV consumer    scores k qᵀ, 32 registers; Pᵀ = exp2 of them; dv += Pᵀ dO
+    dK consumer    dPᵀ = v dOᵀ, 32 registers; dSᵀ = Pᵀ (dPᵀ - delta); dk += dSᵀ q
 
-The weighing consumer hands the weights over in shared memory, in f32 and in the order of registers. It
-is up to two blocks ahead. Each consumer issues its next scores, or slopes, in front of its sum. So the
+The dV consumer hands P over in shared memory, in f32 and in the order of registers. It is up to two
+blocks ahead. Each consumer issues its next scores, or the next dP, in front of its sum. So the
 tensor cores multiply while it computes the next operand of the sum.
 
-A block of Q is free when dk has read it: the sloping consumer waits for the weights, and so for the
-scores. A block of dO is free when dv has read it, and every thread of the sloping consumer its deltas.
+A block of Q is free when dk has read it: the dK consumer waits for P, and so for the scores.
+A block of dO is free when dv has read it, and every thread of the dK consumer has read its delta.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue,
     issue_sum,
     slabs,
+    softmax_of,
     stage_of,
     store_sum,
-    weights_of,
 )
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
 THREADS = WARPGROUP * (1 + CONSUMERS)
-WEIGHT_STAGES = 2  # blocks of weights in shared memory
+P_STAGES = 2  # blocks of P in shared memory
 REGISTERS = 24, 248, 232  # of a thread of each role
 
 
@@ -62,8 +62,8 @@ class Cta:
         See attention_backward.
     clean_queries, clean_grads : mbarrier
         Of packed sequences, a stage each: rows behind the last query are zero.
-    weights : tile
-        Weights, times the derivative of tanh, in the order of registers: (stages, quads, threads, 4), f32.
+    p : tile
+        P, times the derivative of tanh, in the order of registers: (stages, quads, threads, 4), f32.
     """
 
     tiles: KeyTileList
@@ -77,9 +77,9 @@ class Cta:
     grads: Stages
     clean_queries: Any
     clean_grads: Any
-    weights: Any
-    full_weights: Any
-    empty_weights: Any
+    p: Any
+    full_p: Any
+    empty_p: Any
     softmax: Softmax
     config: BackwardConfig
     traits: Any
@@ -91,8 +91,8 @@ def key_gradients(  # noqa: PLR0913
     k: tc.Array,
     v: tc.Array,
     grad: tc.Array,
-    shifts: tc.Array,
-    deltas: tc.Array,
+    lse_log2: tc.Array,
+    delta: tc.Array,
     tickets: tc.Array,
     dk: tc.Array,
     dv: tc.Array,
@@ -100,7 +100,7 @@ def key_gradients(  # noqa: PLR0913
     starts_k: tc.Array,
     scale: tc.f32,
     cap: tc.f32,
-    slope: tc.f32,
+    softmax_scale: tc.f32,
     left: tc.s32,
     right: tc.s32,
     shared_by: tc.s32,
@@ -112,24 +112,24 @@ def key_gradients(  # noqa: PLR0913
     """The arguments: see attention_backward_kernel."""
     tc.launch_bounds(THREADS, 1)
     tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits)
-    cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, Softmax(traits, scale, cap), config, traits)
+    cta = make_cta(q, k, v, grad, (lse_log2, delta), tiles, Softmax(traits, scale, cap), config, traits)
     leader = tc.threadIdx.x % WARPGROUP == 0
 
     def producer():
         if tc.threadIdx.x == 0:
             produce(cta, tickets)
 
-    def weighing():
-        consume(cta, Weighing(cta, leader, *products(q.dtype, traits.width)), cta.values, dv, 1.0)
+    def value_gradient():
+        consume(cta, ValueGradient(cta, leader, *products(q.dtype, traits.width)), cta.values, dv, 1.0)
 
-    def sloping():
-        consume(cta, Sloping(cta, leader, *products(q.dtype, traits.depth)), cta.keys, dk, slope)
+    def key_gradient():
+        consume(cta, KeyGradient(cta, leader, *products(q.dtype, traits.depth)), cta.keys, dk, softmax_scale)
 
-    tc.warp_specialize((1, producer), (1, weighing), (1, sloping), registers=REGISTERS)
+    tc.warp_specialize((1, producer), (1, value_gradient), (1, key_gradient), registers=REGISTERS)
 
 
 def products(dtype, columns: int):
-    """The instructions for 64 x 64 scores or slopes, and for a sum of 64 keys."""
+    """The instructions for 64 x 64 scores or dP, and for a sum of 64 keys."""
     sums = getattr(tc.wgmma, f"m64n{columns}k16")(dtype, dtype, tc.f32, source="registers")
     return tc.wgmma.m64n64k16(dtype, dtype, tc.f32), sums
 
@@ -141,20 +141,20 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
     maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
     queries = block_stages(q, rows[0], config.q_stages, slabs(traits.depth), BM)
     grads = block_stages(grad, rows[1], config.stages, slabs(traits.width), BM)
-    weights = tc.shared((WEIGHT_STAGES, BM * BN // (4 * WARPGROUP), WARPGROUP, 4), tc.f32)
+    p = tc.shared((P_STAGES, BM * BN // (4 * WARPGROUP), WARPGROUP, 4), tc.f32)
     drawn, full_keys, empty_keys = tc.shared(4, tc.s32), tc.mbarriers(1), tc.mbarriers(1)
-    full_weights, empty_weights = tc.mbarriers(WEIGHT_STAGES), tc.mbarriers(WEIGHT_STAGES)
+    full_p, empty_p = tc.mbarriers(P_STAGES), tc.mbarriers(P_STAGES)
     clean_queries, clean_grads = tc.mbarriers(config.q_stages), tc.mbarriers(config.stages)
     if tc.threadIdx.x == 0:
         init_barriers(full_keys, empty_keys, (queries, 1), (grads, WARPGROUP + 1))
-        for each in (full_weights, empty_weights, clean_queries, clean_grads):
+        for each in (full_p, empty_p, clean_queries, clean_grads):
             for stage in tc.static_range(len(each)):
                 each[stage].init(WARPGROUP)
         tc.fence_mbarrier_init()
     tc.barrier()
     return Cta(
         tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn, queries, grads,
-        clean_queries, clean_grads, weights, full_weights, empty_weights, softmax, config, traits,
+        clean_queries, clean_grads, p, full_p, empty_p, softmax, config, traits,
     )  # fmt: skip
 
 
@@ -185,22 +185,22 @@ def sum_up(cta: Cta, consumer, tile: KeyTile, states):
     No product is in flight from one round of the loop to the next one.
     """
     block, head = tile.end - 1, tc.s32(0)
-    scores = consumer.issue(tile, block, states)
+    product = consumer.issue(tile, block, states)
     tc.wgmma_wait(0)
-    operand = tc.as_operand(consumer.weigh(tile, block, states, scores), consumer.sums.a)
+    operand = tc.as_operand(consumer.a_matrix(tile, block, states, product), consumer.sums.a)
     total = consumer.sums.d.zeros()
     next_block, next_head = tile.after(block, head)
     while next_block >= tile.first:
         before, states = states, following(states, cta.config)
-        scores = consumer.issue(tile, next_block, states)
+        product = consumer.issue(tile, next_block, states)
         total = consumer.add(tile, block, before, operand, total)
         block, head = next_block, next_head
         next_block, next_head = tile.after(block, head)
-        tc.wgmma_wait(1)  # the scores are complete
-        weights = consumer.weigh(tile, block, states, scores)
+        tc.wgmma_wait(1)  # the scores, or dP, are complete
+        a = consumer.a_matrix(tile, block, states, product)
         tc.wgmma_wait(0)
         consumer.release(before)
-        operand = tc.as_operand(weights, consumer.sums.a)
+        operand = tc.as_operand(a, consumer.sums.a)
     total = consumer.add(tile, block, states, operand, total)
     tc.wgmma_wait(0)
     consumer.release(states)
@@ -208,8 +208,8 @@ def sum_up(cta: Cta, consumer, tile: KeyTile, states):
 
 
 @dataclass
-class Weighing:
-    """The consumer for dV, and its products."""
+class ValueGradient:
+    """The dV consumer and its products."""
 
     cta: Cta
     leader: Any
@@ -222,21 +222,21 @@ class Weighing:
         wait_for(cta, cta.queries, cta.clean_queries, tile, block, states[0], cleans=True)
         return issue(self.score, cta.keys, cta.queries.smem[stage], 0, cta.traits.depth)
 
-    def weigh(self, tile: KeyTile, block, states, scores):
-        """Compute Pᵀ, and hand the factors of the slopes over."""
+    def a_matrix(self, tile: KeyTile, block, states, scores):
+        """Compute Pᵀ, and hand the factor of dSᵀ over to the dK consumer."""
         cta, thread = self.cta, tc.threadIdx.x % WARPGROUP
-        shifts = tc.load_columns(cta.queries.rows[states[0][0]], scores)
-        weights, factors = weights_of(
-            cta, tile.sequence.seen, scores, block * cta.config.BM, tile.key(), shifts, transposed=True
+        lse_log2 = tc.load_columns(cta.queries.rows[states[0][0]], scores)
+        p, ds_factor = softmax_of(
+            cta, tile.sequence.seen, scores, block * cta.config.BM, tile.key(), lse_log2, transposed=True
         )
-        stage, phase = stage_of(states[1], WEIGHT_STAGES)
-        cta.empty_weights[stage].wait(phase ^ 1)
-        elements = factors.elements()
+        stage, phase = stage_of(states[1], P_STAGES)
+        cta.empty_p[stage].wait(phase ^ 1)
+        elements = ds_factor.elements()
         for i in tc.static_range(len(elements) // 4):
-            cta.weights.at(stage, i, thread, 0).store(elements[4 * i : 4 * i + 4])
-        tc.fence_proxy_async()  # the next block of Q comes by TMA, with its shifts
-        cta.full_weights[stage].arrive()
-        return weights
+            cta.p.at(stage, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+        tc.fence_proxy_async()  # the next block of Q comes by TMA, with its lse_log2
+        cta.full_p[stage].arrive()
+        return p
 
     def add(self, tile: KeyTile, block, states, operand, total):
         """Issue dv += Pᵀ dO."""
@@ -250,8 +250,8 @@ class Weighing:
 
 
 @dataclass
-class Sloping:
-    """The consumer for dK, and its products."""
+class KeyGradient:
+    """The dK consumer and its products."""
 
     cta: Cta
     leader: Any
@@ -259,28 +259,28 @@ class Sloping:
     sums: Any
 
     def issue(self, tile: KeyTile, block, states):
-        """Issue v dOᵀ."""
+        """Issue dPᵀ = v dOᵀ."""
         cta, state = self.cta, stage_of(states[1], self.cta.config.stages)
         wait_for(cta, cta.grads, cta.clean_grads, tile, block, state, cleans=True)
         return issue(self.score, cta.values, cta.grads.smem[state[0]], 0, cta.traits.width)
 
-    def weigh(self, tile: KeyTile, block, states, slopes):
-        """Compute dSᵀ. The factors of the weighing consumer lie in the same registers."""
+    def a_matrix(self, tile: KeyTile, block, states, dp):
+        """Compute dSᵀ. The factor from the dV consumer lies in the same registers as dPᵀ."""
         cta, thread = self.cta, tc.threadIdx.x % WARPGROUP
         of_grads = states[1] % cta.config.stages
-        slopes = slopes - tc.load_columns(cta.grads.rows[of_grads], slopes)
-        tc.fence_proxy_async()  # the next block of dO comes by TMA, with its deltas
+        difference = dp - tc.load_columns(cta.grads.rows[of_grads], dp)
+        tc.fence_proxy_async()  # the next block of dO comes by TMA, with its delta
         cta.grads.empty[of_grads].arrive()
-        stage, phase = stage_of(states[1], WEIGHT_STAGES)
-        cta.full_weights[stage].wait(phase)
+        stage, phase = stage_of(states[1], P_STAGES)
+        cta.full_p[stage].wait(phase)
         words: list[Any] = []
-        for i in tc.static_range(len(slopes.elements()) // 4):
-            words += cta.weights.at(stage, i, thread, 0).load(4).elements()
-        cta.empty_weights[stage].arrive()
-        return tc.fragment(self.score.d, words) * slopes
+        for i in tc.static_range(len(difference.elements()) // 4):
+            words += cta.p.at(stage, i, thread, 0).load(4).elements()
+        cta.empty_p[stage].arrive()
+        return tc.fragment(self.score.d, words) * difference
 
     def add(self, tile: KeyTile, block, states, operand, total):
-        """Issue dk += dSᵀ q. The weights of the block have come, so Q has come before, and is clean."""
+        """Issue dk += dSᵀ q. P of the block has come, so Q has come before, and is clean."""
         return issue_sum(self.sums, total, operand, self.cta.queries.smem[states[0][0]])
 
     def release(self, states):

@@ -4,11 +4,11 @@ A persistent CTA computes tiles of 128 queries of one head, as the forward kerne
 tile stay in shared memory; K and V pass through pipelines of stages, in tiles of 64 keys from the last
 one to the first. Each of two consumers has 64 queries:
 
-    scores, slopes   q kᵀ and dO vᵀ: f32, 32 registers of each thread
+    scores, dP       q kᵀ and dO vᵀ: f32, 32 registers of each thread
     dS               16-bit A operands in registers: 16
     dq               dS k, summed over key tiles: f32, D / 2
 
-A consumer issues dq of a tile and the scores and slopes of the next one together. The consumers take
+A consumer issues dq of a tile and the scores and dP of the next one together. The consumers take
 turns at it (ping-pong): while one computes dS, the tensor cores multiply for the other one.
 """
 
@@ -39,8 +39,8 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue,
     issue_sum,
     slabs,
+    softmax_of,
     stage_of,
-    weights_of,
 )
 from tensorcore_dsl.kernels.hopper.attention_tiles import QueryTile, TileList
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, WARPGROUP
@@ -80,15 +80,15 @@ def query_gradients(  # noqa: PLR0913
     k: tc.Array,
     v: tc.Array,
     grad: tc.Array,
-    shifts: tc.Array,
-    deltas: tc.Array,
+    lse_log2: tc.Array,
+    delta: tc.Array,
     tickets: tc.Array,
     dq: tc.Array,
     starts_q: tc.Array,
     starts_k: tc.Array,
     scale: tc.f32,
     cap: tc.f32,
-    slope: tc.f32,
+    softmax_scale: tc.f32,
     left: tc.s32,
     right: tc.s32,
     section: tc.s32,
@@ -109,7 +109,7 @@ def query_gradients(  # noqa: PLR0913
             produce(cta, tickets)
 
     def consumers(number):
-        consume(cta, number, dq, (shifts, deltas), slope)
+        consume(cta, number, dq, (lse_log2, delta), softmax_scale)
 
     tc.warp_specialize((1, producer), (CONSUMERS, consumers), registers=REGISTERS)
 
@@ -177,7 +177,7 @@ def produce(cta: Cta, tickets):
     cta.queries.full[0].arrive()
 
 
-def consume(cta: Cta, number, dq, rows, slope):
+def consume(cta: Cta, number, dq, rows, softmax_scale):
     """Compute dQ of 64 rows of each query tile."""
     tile_phase, states = tc.u32(0), (start(0), start(0))
     if number == CONSUMERS - 1:
@@ -189,11 +189,13 @@ def consume(cta: Cta, number, dq, rows, slope):
         sequence, row = cta.sequences.at(tile.sequence), tile.first + 64 * number
         # The second consumer may have no queries. Then it computes others again, and stores nothing.
         at = sequence.slot(min(row // 64, sequence.blocks() - 1), tile.head, cta.tiles.heads) * 64
-        shift, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in rows)
-        total, states = sum_up(cta, number, tile, row, shift, delta, states)
+        lse_log2, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in rows)
+        total, states = sum_up(cta, number, tile, row, lse_log2, delta, states)
         # Each warp overwrites its own 16 rows of Q, whose products are complete.
         staging = cta.queries.smem[0, number]
-        stage_matrices((total * slope).to(dq.dtype), [staging[slab] for slab in range(staging.shape[0])], 0)
+        stage_matrices(
+            (total * softmax_scale).to(dq.dtype), [staging[slab] for slab in range(staging.shape[0])], 0
+        )
         tc.syncwarp()
         batch, start_row = tile.place
         store_rows(staging, (batch, tile.head, start_row + row), tile.end, dq, cta.traits.depth)
@@ -206,7 +208,7 @@ def consume(cta: Cta, number, dq, rows, slope):
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
 
-def sum_up(cta: Cta, number, tile: QueryTile, row, shift, delta, states):
+def sum_up(cta: Cta, number, tile: QueryTile, row, lse_log2, delta, states):
     """dq of 64 queries over all their key tiles.
 
     No product is in flight from one round of the loop to the next one.
@@ -218,7 +220,9 @@ def sum_up(cta: Cta, number, tile: QueryTile, row, shift, delta, states):
             clear(part.smem[stage], tile.seen.keys - key, CONSUMERS * WARPGROUP)
         tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
     products = issue_scores(cta, number, states)
-    operand = tc.as_operand(weigh(cta, number, tile, row, key, states, products, shift, delta), cta.sums.a)
+    operand = tc.as_operand(
+        step_ds(cta, number, tile, row, key, states, products, lse_log2, delta), cta.sums.a
+    )
     total = cta.sums.d.zeros()
     for _ in tc.range(1, tile.count):
         key, before = key - BN, states
@@ -228,8 +232,8 @@ def sum_up(cta: Cta, number, tile: QueryTile, row, shift, delta, states):
         total = issue_sum(cta.sums, total, operand, cta.keys.smem[before[0][0]])
         products = issue_scores(cta, number, states)
         tc.barrier_arrive(ORDER_BARRIER + 1 - number, 2 * WARPGROUP)
-        slopes = weigh(cta, number, tile, row, key, states, products, shift, delta, before[0][0])
-        operand = tc.as_operand(slopes, cta.sums.a)
+        ds = step_ds(cta, number, tile, row, key, states, products, lse_log2, delta, before[0][0])
+        operand = tc.as_operand(ds, cta.sums.a)
     total = issue_sum(cta.sums, total, operand, cta.keys.smem[states[0][0]])
     tc.wgmma_wait(0)
     cta.keys.empty[states[0][0]].arrive(pred=leader)
@@ -252,25 +256,25 @@ def wait_for(cta: Cta, states):
 def issue_scores(cta: Cta, number, states):
     """Issue q kᵀ and dO vᵀ, one group each. With tanh, the registers for dO vᵀ are free later."""
     scores = issue(cta.score, cta.queries.smem[0, number], cta.keys.smem[states[0][0]], 0, cta.traits.depth)
-    return scores, None if cta.traits.softcap else issue_slopes(cta, number, states)
+    return scores, None if cta.traits.softcap else issue_dp(cta, number, states)
 
 
-def issue_slopes(cta: Cta, number, states):
-    """Issue dO vᵀ."""
+def issue_dp(cta: Cta, number, states):
+    """Issue dP = dO vᵀ."""
     return issue(cta.score, cta.grads.smem[0, number], cta.values.smem[states[1][0]], 0, cta.traits.width)
 
 
-def weigh(cta: Cta, number, tile: QueryTile, row, key, states, products, shift, delta, before=None):
-    """dS of the products that `issue_scores` has issued. In the end, no product is in flight.
+def step_ds(cta: Cta, number, tile: QueryTile, row, key, states, products, lse_log2, delta, before=None):
+    """Compute dS from the products that `issue_scores` has issued. In the end, no product is in flight.
 
     before: the stage of K that dq has read, if its product came before the scores.
     """
-    (scores, slopes), leader = products, tc.threadIdx.x % WARPGROUP == 0
-    tc.wgmma_wait(0 if slopes is None else 1)  # dq and the scores are complete
+    (scores, dp), leader = products, tc.threadIdx.x % WARPGROUP == 0
+    tc.wgmma_wait(0 if dp is None else 1)  # dq and the scores are complete
     if before is not None:
         cta.keys.empty[before].arrive(pred=leader)
-    _, factors = weights_of(cta, tile.seen, scores, row, key, shift)
-    slopes = issue_slopes(cta, number, states) if slopes is None else slopes
+    _, ds_factor = softmax_of(cta, tile.seen, scores, row, key, lse_log2)
+    dp = issue_dp(cta, number, states) if dp is None else dp
     tc.wgmma_wait(0)
     cta.values.empty[states[1][0]].arrive(pred=leader)
-    return factors * (slopes - delta)
+    return ds_factor * (dp - delta)

@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig, slabs
 from tensorcore_dsl.kernels.hopper.attention_dq import SHARES, finish
-from tensorcore_dsl.kernels.hopper.attention_key_gradients import WEIGHT_STAGES, key_gradients
+from tensorcore_dsl.kernels.hopper.attention_key_gradients import P_STAGES, key_gradients
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import BM as QUERY_ROWS
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import query_gradients
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, WARPGROUP
@@ -204,7 +204,7 @@ class Workspaces:
         return cls(BM, shares, (blocks, heads, sequences), blocks * heads * sequences, groups)
 
     def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
-        """Shifts, deltas, turns and tickets, then dK and dV of groups and sums of dQ, if any."""
+        """Allocate lse_log2, delta, turns and tickets, then dK and dV of groups and sums of dQ, if any."""
         rows, turns = self.slots * self.BM, self.slots * max(self.shares, 1)
         shapes: list[Any] = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((TICKETS,), tc.s32)]
         shapes += [(shape, tc.f32) for shape in self.groups]
@@ -261,11 +261,11 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
         grad_lse, dq, dk, dv, *lists = others
-        shifts, deltas, turns, tickets, *sums = spaces.allocate(q, stream)
+        lse_log2, delta, turns, tickets, *sums = spaces.allocate(q, stream)
         targets: Any = (dk, dv)
         if splits > 1:
             *targets, sums = *sums[:2], sums[2:]
-        rows = shifts, deltas
+        rows = lse_log2, delta
         starts = padded(tuple(lists), tickets)[:2]
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         numbers = *starts, scale, cap, problem.scale, left, right
@@ -303,8 +303,8 @@ def configured_gradients(problem: AttentionProblem, sequences: int) -> tuple[Bac
     if one_pass:
         return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1), splits
     of_keys, of_values = slabs(traits.depth), slabs(traits.width)
-    size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold the weights of a block
-    free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * WEIGHT_STAGES
+    size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold P of a block
+    free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * P_STAGES
     stages = min(free // (of_keys + of_values), 3)
     return BackwardConfig(1, 64, stages, stages), splits
 

@@ -100,15 +100,13 @@ class AttentionPlan:
                 else f"tiles of {config.BN} keys, each summed from zero, upwards, by the tensor cores; the "
                 f"sums of the tiles are added in f32, upwards"
             )
-        slopes = "P * (dP - delta)"
+        ds = "P * (dP - delta)"
         if self.traits.softcap:
-            slopes = (
-                "P * (dP - delta) * (1 - tanh^2)" if config is None else "P * (1 - tanh^2) * (dP - delta)"
-            )
+            ds = "P * (dP - delta) * (1 - tanh^2)" if config is None else "P * (1 - tanh^2) * (dP - delta)"
         return {
             "P": f"exp2(fma(score, scale, -(lse * log2(e)))) by ex2.approx.ftz, in products rounded to "
             f"{name}",
-            "dS": f"{slopes}, from the left in f32, rounded to {name} in products",
+            "dS": f"{ds}, from the left in f32, rounded to {name} in products",
             "delta": "f32, of 16 lanes with 8 of 128 columns each: fma(dO, o, sum), upwards; then lanes 8, "
             "4, 2, 1 apart; minus grad_lse",
             "dV, dK": f"{of_keys}; dK then times scale{added}; both rounded to {name}",
