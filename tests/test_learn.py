@@ -137,7 +137,7 @@ def test_regrets():
 
 
 def test_the_menu_has_what_was_nearly_the_fastest(monkeypatch):
-    monkeypatch.setattr(learn, "ENOUGH", 1)
+    monkeypatch.setattr(learn, "MIN_KIND_TIMINGS", 1)
     timings = made_up({TILES[2]: 2.0})
     timings.seconds[timings.index < 3] *= np.tile([1.0, 1.0, 0.1], 3)  # too seldom
     rows = learn.selected(timings)["hopper"].tolist()

@@ -51,20 +51,20 @@ LEAST_SECONDS = 2.0**-20  # lower bound of a kernel's time
 MOST_SLOWER = 20  # times beyond this multiple of the fastest are measurement errors
 
 # The trees
-SLOWDOWN_WEIGHT = 0.2  # a time that is longer than the fastest by this share has the weight 1 / e
-FULL_WEIGHT = 6  # timings from which on a problem has its full weight
-# Part of the error that all timings of a problem share that the trees learn: of most kernels the
-# whole, as other kernels may run the problem, too.
-OF_PROBLEM, OF_PROBLEM_ALONE = 1.0, 0.5
-FEW_WEIGHT = 4.0  # weight of f32, and of kinds with fewer timings than ENOUGH
-SHORT_WEIGHT = 0.2  # of long launches in short samples, which power does not limit as it should
+SLOWDOWN_WEIGHT = 0.2  # a timing 20 % slower than the fastest of its problem has the weight 1 / e
+MIN_PROBLEM_TIMINGS = 6  # a problem with fewer timings has less weight than others
+# The trees learn this share of the mean error of a problem. A kernel that competes with other kinds of
+# kernels needs the whole, so that their times compare. wgmma and f64 kernels do not compete.
+PROBLEM_ERROR_SHARE, ALONE_ERROR_SHARE = 1.0, 0.5
+FEW_WEIGHT = 4.0  # weight of f32 products, and of kinds of kernels with less than MIN_KIND_TIMINGS
+SHORT_WEIGHT = 0.2  # weight of long launches in samples too short for the power limit to slow them
 TREES, LEAVES, DEPTH, RATE, MIN_TIMINGS, RIDGE = 800, 128, 12, 0.05, 10, 10.0
 FOLDS = 5
 
-# The menu: configurations that were within NEARLY of the fastest of their kind so often; kinds
-# with fewer timings than ENOUGH keep their menu.
-NEARLY, ENOUGH = 0.01, 5000
-WINS = {WGMMA: 4, MMA: 1, F64: 1}
+# A configuration is on the menu of its kind if it was within NEAR_FASTEST of the fastest for at least
+# MIN_WINS problems. A kind with less than MIN_KIND_TIMINGS keeps its menu.
+NEAR_FASTEST, MIN_KIND_TIMINGS = 0.01, 5000
+MIN_WINS = {WGMMA: 4, MMA: 1, F64: 1}
 CHUNK = 20_000  # timings whose features are computed at a time
 
 
@@ -120,8 +120,8 @@ def pack(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def unpack(table: Any) -> list[dict[str, Any]]:
     """Unpack the problems of a table."""
-    of = {"ampere": AmpereConfig, "hopper": HopperConfig}
-    configs = [config_of(kind, row) for name, kind in of.items() for row in table[name].tolist()]
+    kinds = {"ampere": AmpereConfig, "hopper": HopperConfig}
+    configs = [config_of(kind, row) for name, kind in kinds.items() for row in table[name].tolist()]
     seconds = LEAST_SECONDS * 2 ** (table["time"] / OCTAVE)
     names, ends = table["names"], np.cumsum(table["count"].astype(int))
     columns = zip(
@@ -144,9 +144,9 @@ def unpack(table: Any) -> list[dict[str, Any]]:
             "gpu": gpu,
             "held_out": held_out,
             "short": short,
-            "trials": [(configs[i], float(s)) for i, s in zip(of, times, strict=True)],
+            "trials": [(configs[i], float(s)) for i, s in zip(numbers, times, strict=True)],
         }
-        for (M, N, K), (dtype, layout, precise, gpu), held_out, short, of, times in columns
+        for (M, N, K), (dtype, layout, precise, gpu), held_out, short, numbers, times in columns
     ]
 
 
@@ -203,8 +203,8 @@ class Timings:
         self.roofline = self.rows[:, 0] * 1e-6
         self.held_out = np.array([result["held_out"] for result in results])[self.index]
         weight = np.where([result["short"] for result in results], SHORT_WEIGHT, 1)[self.index]
-        count = np.maximum(np.bincount(self.index, minlength=len(results)), FULL_WEIGHT)
-        few = (np.bincount(self.kinds) < ENOUGH)[self.kinds]
+        count = np.maximum(np.bincount(self.index, minlength=len(results)), MIN_PROBLEM_TIMINGS)
+        few = (np.bincount(self.kinds) < MIN_KIND_TIMINGS)[self.kinds]
         few |= np.array([result["dtype"] == "f32" for result in results])[self.index]
         weight = weight * np.where(few, FEW_WEIGHT, 1)
         self.weights = np.exp(-slower(self.index, seconds) / SLOWDOWN_WEIGHT) * weight / count[self.index]
@@ -278,7 +278,7 @@ def grown(timings: Timings, learnt: Any) -> dict[str, Any]:
     errors = np.log(timings.seconds / timings.roofline)
     level = np.bincount(index, weights * errors) / np.maximum(np.bincount(index, weights), 1e-9)
     alone = np.isin(timings.kinds, (WGMMA, F64))
-    errors = errors - (1 - np.where(alone, OF_PROBLEM_ALONE, OF_PROBLEM)) * level[index]
+    errors = errors - (1 - np.where(alone, ALONE_ERROR_SHARE, PROBLEM_ERROR_SHARE)) * level[index]
     thresholds = [thresholds_of(column).astype(np.float32) for column in timings.rows.T]
     codes = trees.Trees(tuple(thresholds), None, None, None, 0).codes(timings.rows)
     dataset = lightgbm.Dataset(codes[learnt], label=errors[learnt], weight=weights[learnt])
@@ -340,18 +340,18 @@ def expected(timings: Timings, arrays: dict[str, Any]) -> Any:
 
 def selected(timings: Timings) -> dict[str, Any]:
     """Select the menu. Configurations that were nearly the fastest most often come first."""
-    wins: dict[int, Counter[Any]] = {kind: Counter() for kind in WINS}
+    wins: dict[int, Counter[Any]] = {kind: Counter() for kind in MIN_WINS}
     for kind, of_kind in wins.items():
         mask = timings.kinds == kind
-        if mask.sum() < ENOUGH:
+        if mask.sum() < MIN_KIND_TIMINGS:
             continue
-        near = slower(timings.index[mask], timings.seconds[mask]) < NEARLY
+        near = slower(timings.index[mask], timings.seconds[mask]) < NEAR_FASTEST
         for place in np.flatnonzero(mask)[near]:
             of_kind[usual(timings.configs[place], timings.results[timings.index[place]])] += 1
     rows: dict[type, list[Any]] = {HopperConfig: [], AmpereConfig: []}
     for kind, of_kind in wins.items():
         for config, count in of_kind.most_common():
-            if count >= WINS[kind]:
+            if count >= MIN_WINS[kind]:
                 rows[type(config)].append((kind, *astuple(config)))
     for config, kind in zip(menu().configs, menu().kind.tolist(), strict=True):
         if not wins.get(kind):
