@@ -277,9 +277,7 @@ def test_recorded_results_are_as_many_as_the_pages_say():
     products = counts.pop("gemm_kernels")
     single = sum(n for stem, n in counts.items() if not stem.startswith("approximate"))
     matrix = sum(len(json.loads(path.read_text())) for path in golden.glob("matrix/*.json"))
-    changes, fidelity = (
-        " ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/fidelity.md")
-    )
-    assert f"All {matrix:,} matrix instructions of sm_90a" in changes
-    assert f"{single:,} instructions of single threads" in changes
-    assert f"{products} whole products" in changes and f"{products} whole products" in fidelity
+    fidelity = " ".join((ROOT / "docs/fidelity.md").read_text().split())
+    assert f"All {matrix:,} matrix instructions of sm_90a" in fidelity
+    assert f"{single:,} instructions of single threads" in fidelity
+    assert f"{products} whole products" in fidelity
