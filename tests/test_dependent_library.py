@@ -74,7 +74,7 @@ def strided() -> None:
 
 CALLS = {
     "bf16": products(BF16),
-    "in turn": products(config=HopperConfig(BM=64, BN=64, stages=2, pingpong=True)),
+    "pingpong": products(config=HopperConfig(BM=64, BN=64, stages=2, pingpong=True)),
     "cluster": products(config=HopperConfig(BM=64, BN=64, stages=2, cluster_n=2)),
     "split-K": products(F32, config=HopperConfig(BM=64, BN=64, stages=2, split_k=2)),
     "skinny": products(size=16),

@@ -36,7 +36,7 @@ GROUPS = {
 }
 GROUPED = {
     "few rows": dict(BM=64, BN=64, stages=2),
-    "in turn": dict(BM=128, BN=64, stages=2, pingpong=True, cluster_n=2),
+    "pingpong": dict(BM=128, BN=64, stages=2, pingpong=True, cluster_n=2),
 }
 
 
@@ -318,9 +318,9 @@ def test_what_groups_along_k_refuse(arguments, options, text):
 
 GATED = {
     "two consumers": dict(BM=128, BN=64, stages=2),
-    "in turn": dict(BM=64, BN=128, stages=3, pingpong=True),
-    "in turn, beside": dict(BM=64, BN=64, stages=3, pingpong=True, cluster_n=2),
-    "blocks below": dict(BM=64, BN=64, stages=2, cluster_m=2),
+    "pingpong": dict(BM=64, BN=128, stages=3, pingpong=True),
+    "pingpong, cluster_n": dict(BM=64, BN=64, stages=3, pingpong=True, cluster_n=2),
+    "cluster_m": dict(BM=64, BN=64, stages=2, cluster_m=2),
 }
 
 
@@ -386,7 +386,7 @@ WIDE = HopperConfig(BN=192, cluster_m=2, pingpong=True).with_stages()
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
-@pytest.mark.parametrize("config", [SKINNY_GROUPS, PINGPONG], ids=["few rows", "in turn"])
+@pytest.mark.parametrize("config", [SKINNY_GROUPS, PINGPONG], ids=["few rows", "pingpong"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_assembler_has_nothing_to_say_of_groups(order, config):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
@@ -409,7 +409,7 @@ def test_the_assembler_has_nothing_to_say_of_groups(order, config):
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
-@pytest.mark.parametrize("config", [PINGPONG, ALONE, WIDE], ids=["in turn", "alone", "wide"])
+@pytest.mark.parametrize("config", [PINGPONG, ALONE, WIDE], ids=["pingpong", "alone", "wide"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 def test_the_assembler_has_nothing_to_say_of_gates(dtype, config):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")

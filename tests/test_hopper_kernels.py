@@ -39,27 +39,27 @@ def few_blocks(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **va
 # -- what a configuration may have ----------------------------------------------------------------
 
 FEATURES = {
-    "plain": dict(BM=128, BN=64, stages=3),
-    "no products in flight": dict(BM=64, BN=64, stages=2, mma_in_flight=0),
-    "groups of rows": dict(BM=64, BN=64, stages=2, group_m=2),
-    "blocks below": dict(BM=64, BN=64, stages=2, cluster_m=2),
-    "blocks beside": dict(BM=64, BN=64, stages=2, cluster_n=2),
-    "four blocks": dict(BM=64, BN=32, stages=3, cluster_m=2, cluster_n=2),
-    "in turn": dict(BM=64, BN=64, stages=3, pingpong=True),
-    "in turn, two heights": dict(BM=128, BN=32, stages=2, pingpong=True),
-    "in turn, blocks below": dict(BM=64, BN=64, stages=2, pingpong=True, cluster_m=2),
-    "in turn, blocks beside": dict(BM=64, BN=64, stages=5, pingpong=True, cluster_n=2),
-    "in turn, none in flight": dict(BM=64, BN=64, stages=2, pingpong=True, mma_in_flight=0),
-    "split in two": dict(BM=64, BN=64, stages=2, split_k=2),
-    "split in four": dict(BM=128, BN=128, stages=2, split_k=4),
-    "split in two, blocks below": dict(BM=64, BN=64, stages=2, split_k=2, cluster_m=2),
-    "split in three, blocks beside": dict(BM=64, BN=96, stages=2, split_k=3, cluster_n=2),
-    "split in two, four blocks": dict(BM=64, BN=32, stages=3, split_k=2, cluster_m=2, cluster_n=2),
-    "split in five, unequal": dict(BM=64, BN=48, stages=2, split_k=5),
-    "split in eight, one sums": dict(BM=64, BN=16, stages=3, split_k=8),
-    "two lines": dict(BM=64, BN=64, stages=2, k_slabs=2),
-    "three lines, in turn": dict(BM=64, BN=64, stages=2, k_slabs=3, pingpong=True),
-    "two lines, beside": dict(BM=64, BN=64, stages=2, k_slabs=2, cluster_n=2),
+    "BM=128": dict(BM=128, BN=64, stages=3),
+    "mma_in_flight=0": dict(BM=64, BN=64, stages=2, mma_in_flight=0),
+    "group_m=2": dict(BM=64, BN=64, stages=2, group_m=2),
+    "cluster_m=2": dict(BM=64, BN=64, stages=2, cluster_m=2),
+    "cluster_n=2": dict(BM=64, BN=64, stages=2, cluster_n=2),
+    "cluster_m=2, cluster_n=2": dict(BM=64, BN=32, stages=3, cluster_m=2, cluster_n=2),
+    "pingpong": dict(BM=64, BN=64, stages=3, pingpong=True),
+    "pingpong, BM=128": dict(BM=128, BN=32, stages=2, pingpong=True),
+    "pingpong, cluster_m=2": dict(BM=64, BN=64, stages=2, pingpong=True, cluster_m=2),
+    "pingpong, cluster_n=2": dict(BM=64, BN=64, stages=5, pingpong=True, cluster_n=2),
+    "pingpong, mma_in_flight=0": dict(BM=64, BN=64, stages=2, pingpong=True, mma_in_flight=0),
+    "split_k=2": dict(BM=64, BN=64, stages=2, split_k=2),
+    "split_k=4": dict(BM=128, BN=128, stages=2, split_k=4),
+    "split_k=2, cluster_m=2": dict(BM=64, BN=64, stages=2, split_k=2, cluster_m=2),
+    "split_k=3, cluster_n=2": dict(BM=64, BN=96, stages=2, split_k=3, cluster_n=2),
+    "split_k=2, cluster_m=2, cluster_n=2": dict(BM=64, BN=32, stages=3, split_k=2, cluster_m=2, cluster_n=2),
+    "split_k=5": dict(BM=64, BN=48, stages=2, split_k=5),
+    "split_k=8": dict(BM=64, BN=16, stages=3, split_k=8),
+    "k_slabs=2": dict(BM=64, BN=64, stages=2, k_slabs=2),
+    "k_slabs=3, pingpong": dict(BM=64, BN=64, stages=2, k_slabs=3, pingpong=True),
+    "k_slabs=2, cluster_n=2": dict(BM=64, BN=64, stages=2, k_slabs=2, cluster_n=2),
 }
 
 
@@ -78,7 +78,7 @@ TYPES = [(BF16, BF16), (F16, F16), (E4M3, BF16), (np.int8, np.int32), (np.float3
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("dtype", "out"), TYPES, ids=[str(np.dtype(t)) for t, _ in TYPES])
-def test_every_type_in_turn(dtype, out):
+def test_every_type_with_pingpong(dtype, out):
     a, b = whole(136, 336, dtype=dtype, most=1), whole(336, 168, dtype=dtype, most=1, order="F")
     config = HopperConfig(BM=64, BN=32, stages=3, pingpong=True, cluster_n=2)
     d = np.empty((136, 168), out)
@@ -88,7 +88,7 @@ def test_every_type_in_turn(dtype, out):
     assert np.array_equal(few_blocks(kernel, config, a, b, out).astype(float), exact(a, b))
 
 
-@pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
+@pytest.mark.parametrize("name", ["pingpong, cluster_n=2", "split_k=2"])
 def test_sums_in_f16(name):
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
     product = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
@@ -106,11 +106,11 @@ def test_sums_in_f16_are_rounded():
 
 MN_MAJOR = {
     "plain, FF": dict(stages=2),
-    "in turn, FC": dict(stages=3, pingpong=True),
-    "in turn, CC": dict(stages=2, pingpong=True, BM=64),
-    "blocks below, FC": dict(stages=2, cluster_m=2),
-    "blocks beside, FC": dict(stages=2, cluster_n=2, pingpong=True, BN=64),
-    "two lines, FC": dict(stages=2, k_slabs=2, BM=64, BN=64),
+    "pingpong, FC": dict(stages=3, pingpong=True),
+    "pingpong, CC": dict(stages=2, pingpong=True, BM=64),
+    "cluster_m, FC": dict(stages=2, cluster_m=2),
+    "cluster_n, FC": dict(stages=2, cluster_n=2, pingpong=True, BN=64),
+    "k_slabs=2, FC": dict(stages=2, k_slabs=2, BM=64, BN=64),
     "split, CC": dict(stages=2, split_k=2, BM=64, BN=64),
 }
 
@@ -134,8 +134,8 @@ def test_other_layouts(name, dtype):
 SWAPPED_TF32 = {
     "fragments of B, CC": dict(BM=64, BN=80, stages=3),
     "deep, CC": dict(BM=64, BN=64, stages=2, k_slabs=2),
-    "blocks below, CC": dict(BN=64, stages=3, cluster_m=2),
-    "in turn, CC": dict(BN=96, stages=3, pingpong=True),
+    "cluster_m, CC": dict(BN=64, stages=3, cluster_m=2),
+    "pingpong, CC": dict(BN=96, stages=3, pingpong=True),
     "split, CC": dict(BM=64, BN=64, stages=2, split_k=2),
     "neither, CF": dict(BN=48, stages=3, cluster_n=2),
     "A transposed, FF": dict(BM=64, BN=64, stages=3),
@@ -348,7 +348,7 @@ def test_batches(which):
     assert np.array_equal(product, 2 * exact(a, b) - 3 * c.astype(float))
 
 
-@pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two", "two lines"])
+@pytest.mark.parametrize("name", ["pingpong, cluster_n=2", "split_k=2", "k_slabs=2"])
 def test_batches_with_every_division_of_work(name):
     a, b = whole(3, 72, 136), whole(3, 136, 72)
     product = kernels.gemm(a, b, config=HopperConfig(**FEATURES[name]), out_dtype=tc.f32)
@@ -387,9 +387,7 @@ def checkered(value, row, col):
     return tc.select((row + col) % 2 == 0, value + 100 * row.to(tc.f32), value - col.to(tc.f32))
 
 
-@pytest.mark.parametrize(
-    ("name", "N"), [("groups of rows", 77), ("in turn, blocks beside", 72), ("split in two", 72)]
-)
+@pytest.mark.parametrize(("name", "N"), [("group_m=2", 77), ("pingpong, cluster_n=2", 72), ("split_k=2", 72)])
 def test_finished_results(name, N):
     a, b, c = whole(136, 72), whole(72, N, order="F"), whole(136, N)
     product = kernels.gemm(

@@ -197,7 +197,7 @@ GEMMS = [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("config", GEMMS, ids=["in turn", "in turn, beside", "cluster", "split"])
+@pytest.mark.parametrize("config", GEMMS, ids=["pingpong", "pingpong, cluster_n", "cluster", "split"])
 def test_products_are_the_same_in_every_order(config):
     """Tiles for each block: two at least, and three steps of K, more than there are slots."""
     a, b, d = normal(128, 192), normal(96, 192).T, np.zeros((128, 96), BF16)

@@ -83,11 +83,11 @@ def test_every_type(name):
 FEATURES = {
     "two consumers": dict(BM=128, BN=48),
     "narrow tiles": dict(BN=16),
-    "in turn": dict(pingpong=True),
-    "in turn, two heights": dict(BM=128, pingpong=True),
-    "blocks below and beside": dict(cluster_m=2, cluster_n=2),
-    "split in two": dict(BN=64, split_k=2),
-    "split in four": dict(BN=64, split_k=4),
+    "pingpong": dict(pingpong=True),
+    "pingpong, BM=128": dict(BM=128, pingpong=True),
+    "cluster_m, cluster_n": dict(cluster_m=2, cluster_n=2),
+    "split_k=2": dict(BN=64, split_k=2),
+    "split_k=4": dict(BN=64, split_k=4),
 }
 
 
@@ -96,7 +96,7 @@ def test_every_feature(name):
     check(whole(136, 264), whole(264, 88, order="F"), small(**FEATURES[name]), out_dtype=tc.f32)
 
 
-@pytest.mark.parametrize("name", ["in turn", "split in two"])
+@pytest.mark.parametrize("name", ["pingpong", "split_k=2"])
 def test_other_types_of_features(name):
     a, b = whole(72, 144, dtype=S8), whole(144, 56, dtype=S8, order="F")
     check(a, b, small(**FEATURES[name]))
@@ -190,7 +190,7 @@ def in_documented_order(values: np.ndarray, width: int) -> np.ndarray:
 
 ORDERS = {
     "plain": (64, dict(BN=64)),
-    "in turn": (32, dict(pingpong=True)),
+    "pingpong": (32, dict(pingpong=True)),
     "split": (32, dict(BN=64, split_k=2)),
 }
 

@@ -330,8 +330,8 @@ def test_refused_bytes(changes, message):
 KERNELS = [
     ("promoted", promoted_fp8_gemm, choose_promoted(ProblemShape(8192, 8192, 8192, 1))),
     ("promoted, wide", promoted_fp8_gemm, HopperConfig(BN=192, stages=4)),
-    ("promoted in turns", promoted_fp8_gemm, HopperConfig(BM=64, BN=144, stages=4, cluster_m=3)),
-    ("in turns, deep", promoted_fp8_gemm, HopperConfig(BM=64, BN=96, stages=3, k_slabs=2, split_k=3)),
+    ("promoted, cluster_m=3", promoted_fp8_gemm, HopperConfig(BM=64, BN=144, stages=4, cluster_m=3)),
+    ("k_slabs=2, split_k=3", promoted_fp8_gemm, HopperConfig(BM=64, BN=96, stages=3, k_slabs=2, split_k=3)),
     ("block-scaled", block_fp8_gemm, with_scales(choose_promoted(ProblemShape(8192, 8192, 8192, 1)))),
     ("block-scaled, narrow", block_fp8_gemm, with_scales(HopperConfig(BN=128).with_stages())),
     ("requantised", requantised_s8_gemm, HopperConfig()),

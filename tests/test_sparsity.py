@@ -188,7 +188,7 @@ CONFIGS = {
     "cluster": HopperConfig(BM=128, BN=64, stages=2, cluster_m=2),
     "not of two blocks": HopperConfig(BM=192, BN=64, stages=2),
     "across": HopperConfig(BM=128, BN=64, stages=2, cluster_n=2),
-    "in turn": HopperConfig(BM=64, BN=64, stages=3, pingpong=True),
+    "pingpong": HopperConfig(BM=64, BN=64, stages=3, pingpong=True),
 }
 
 

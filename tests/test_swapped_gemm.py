@@ -22,9 +22,9 @@ TILES = {
     "narrow": dict(BM=64, BN=16),
     "three parts of the epilogue": dict(BM=64, BN=144, stages=2),
     "two consumers": dict(BM=128, BN=80),
-    "in turn, blocks beside": dict(BM=64, BN=48, pingpong=True, cluster_n=2),
-    "in turn, blocks below": dict(BM=128, BN=128, stages=2, pingpong=True, cluster_m=2),
-    "two lines": dict(BM=64, BN=32, k_slabs=2, stages=2),
+    "pingpong, cluster_n": dict(BM=64, BN=48, pingpong=True, cluster_n=2),
+    "pingpong, cluster_m": dict(BM=128, BN=128, stages=2, pingpong=True, cluster_m=2),
+    "k_slabs=2": dict(BM=64, BN=32, k_slabs=2, stages=2),
 }
 LAYOUTS = ["CC", "CF", "FC", "FF"]
 

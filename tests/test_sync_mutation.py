@@ -96,7 +96,7 @@ def touch(a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array):
 KERNELS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "f64": (f64, OVERLAP),
     "bf16": (partial(bf16, cluster_n=2), OVERLAP | ORDER),
-    "bf16 in turn": (partial(bf16, pingpong=True), OVERLAP | ALONE),
+    "bf16, pingpong": (partial(bf16, pingpong=True), OVERLAP | ALONE),
     "sparse": (sparse, OVERLAP | ORDER | ALONE | NONE_IN_FLIGHT),
     "attention": (attention, set()),
     "ampere": (ampere, set()),
