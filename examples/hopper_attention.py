@@ -6,7 +6,7 @@ here each step is done by what Hopper has for it. D is 64 or 128.
 A block has 128 queries of one head. A producer warpgroup, one thread of it, loads the queries once
 and then tiles of keys and values by TMA into a ring of stages; what lies behind the last key comes
 as zeros. Two consumer warpgroups have 64 queries each: q kᵀ by wgmma from shared memory, the
-softmax in registers, and weights times values with the weights still in registers, as the A
+softmax in registers, and P times values with P still in registers, as the A
 operand. While one consumer computes exponentials, the tensor cores multiply for the other.
 
     python examples/hopper_attention.py --queries 200 --keys 300 --dim 128 --causal
@@ -127,13 +127,13 @@ def attention_kernel(
                 scaled = masked(scaled, row, start, keys, ahead, causal)
             # Every query sees key 0, so `grown` is never -inf, and exp2(-inf - grown) is 0.
             grown = tc.maximum(best, tc.row_max(scaled))
-            weights, shrink = tc.exp2(scaled - grown), tc.exp2(best - grown)
-            best, total = grown, total * shrink + tc.row_sum(weights)
+            p, shrink = tc.exp2(scaled - grown), tc.exp2(best - grown)
+            best, total = grown, total * shrink + tc.row_sum(p)
             out = out * shrink
 
             full_v[stage].wait(phase)
             # Accumulators lie as the A operand does: no exchange between threads.
-            fp = tc.as_operand(weights, pv.a)
+            fp = tc.as_operand(p, pv.a)
             tc.wgmma_fence()
             out = tc.wgmma_async(pv, out, fp, tile_v[stage], b_major="mn")
             tc.wgmma_commit()

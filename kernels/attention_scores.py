@@ -123,19 +123,19 @@ class Softmax:
         return 1 - 2 * tc.rcp(1 + tc.exp2(score * self.cap, ftz=True))
 
     def step(self, scores, best, total):
-        """Weights of a key tile, the factor of earlier sums, the new best and total.
+        """Return P of a key tile, the factor of earlier sums, the new best and total.
 
         scores: fragments side by side. best: the greatest score of each row.
-        total: the sum of each lane's own weights. `finish` combines the lanes of a row.
+        total: the sum of each lane's own P. `finish` combines the lanes of a row.
         """
         grown = tc.maximum(best, tc.row_max(scores))
-        # A row that has seen no key has a maximum of -inf. Its weights are exp2(-inf - 0) = 0.
+        # A row that has seen no key has a maximum of -inf. Its P is exp2(-inf - 0) = 0.
         anchor = tc.select(grown == -math.inf, 0.0, grown)
-        weights = [tc.exp2(tc.fma(score, self.scale, anchor * -self.scale), ftz=True) for score in scores]
+        p = [tc.exp2(tc.fma(score, self.scale, anchor * -self.scale), ftz=True) for score in scores]
         # Exactly 1 where the maximum has not grown, which a fused product would not give.
         shrink = tc.exp2((best - anchor) * self.scale, ftz=True)
-        added = tc.row_sum(weights, across_lanes=False)
-        return weights, shrink, grown, tc.fma(total, shrink, added)
+        added = tc.row_sum(p, across_lanes=False)
+        return p, shrink, grown, tc.fma(total, shrink, added)
 
     def finish(self, best, total):
         """The factor of each row's output, and the logarithm of the sum of its exponentials.

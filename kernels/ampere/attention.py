@@ -2,7 +2,7 @@
 
 A CTA of four warps has 64 queries of one head, 16 for each warp. Each warp keeps in registers its
 queries, the sums of its outputs and two numbers of each row: the maximum of the scores so far, and
-the sum of the weights. The CTA walks along the keys, one tile at a time. While the warps work on one
+the sum of P. The CTA walks along the keys, one tile at a time. While the warps work on one
 tile of keys and values, cp.async loads the next one. If the maximum of a row grows, the sum and the
 output shrink by the same factor (online softmax: Milakov and Gimelshein,
 arXiv:1805.02867; FlashAttention: Dao et al., arXiv:2205.14135).
@@ -79,7 +79,7 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
     def copy(tile, x, key):
         """Copy a tile of k or v.
 
-        Rows behind the last key become zero: a weight of zero must not meet NaN bits.
+        Rows behind the last key become zero: 0 times NaN bits would be NaN.
         """
         if not traits.page:
             of_head = x[batch, kv_head, key_start : key_start + keys, :]
@@ -126,11 +126,11 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
         scores = [softmax.capped(score) for score in scores]
         if key_range.needs_mask(row, 16, key, size):
             scores = [key_range.masked(s, row, key + 8 * n) for n, s in enumerate(scores)]
-        weights, shrink, best, total = softmax.step(scores, best, total)
+        p, shrink, best, total = softmax.step(scores, best, total)
         out = [x * shrink for x in out]
         # Two accumulators side by side lie as the A operand does: no exchange between threads.
         for n in tc.static_range(0, size, 16):
-            fp = tc.as_operand(weights[n // 8 : n // 8 + 2], mma.a)
+            fp = tc.as_operand(p[n // 8 : n // 8 + 2], mma.a)
             fv = tc.ldmatrix(tile_v[stage, n : n + 16, :], mma.b)
             out = tc.tiled_mma(mma, out, [fp], fv)
         # Write after read: the next round overwrites this stage when all warps have read it.

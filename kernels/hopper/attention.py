@@ -6,11 +6,11 @@ queries are packed: the rows of `pack` heads fill one tile. So their keys are lo
 the producer loads the queries of a tile, and K and V in tiles of BN keys, into pipelines of stages.
 
     scores      q kᵀ of one key tile: f32, BN / 2 registers of each thread
-    weights     exp2 of the scores, 16-bit A operands in registers: BN / 4
-    out         weights v, summed over key tiles: f32, D / 2
+    P           exp2 of the scores, 16-bit A operands in registers: BN / 4
+    out         P v, summed over key tiles: f32, D / 2
 
 A consumer walks along the keys from the last tile to the first. It issues the scores of the next
-tile and then the product out += weights v of this tile. While the second product runs, it computes
+tile and then the product out += P v of this tile. While the second product runs, it computes
 the softmax of the next tile. The consumers take turns at issuing products (ping-pong): while one
 computes its softmax, the tensor cores multiply for another one.
 
@@ -352,9 +352,9 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
     tc.wgmma_wait(0)
     # The product has read its keys: the producer may load the next ones.
     keys.empty[stage].arrive(pred=leader)
-    scores, shrink, best, total = weigh(cta, scores, best, total, tile, row, key)
+    scores, shrink, best, total = softmax_step(cta, scores, best, total, tile, row, key)
     # Accumulators lie as the A operand does: no exchange between threads.
-    weights = tc.as_operand(scores, pv.a)
+    p = tc.as_operand(scores, pv.a)
     out = pv.d.zeros()
     if cta.traits.packed and key + config.BN > tile.seen.keys:
         clear(cta, stage, phase, tile.seen.keys - key)
@@ -367,11 +367,11 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
         tc.barrier(ORDER_BARRIER + consumer.number, 2 * WARPGROUP)
         scores = issue_scores(cta, scores, consumer.number, q_stage, next_stage)
         values.full[stage].wait(phase)
-        out = issue_output(cta, out, weights, stage)
+        out = issue_output(cta, out, p, stage)
         tc.barrier_arrive(consumer.following, 2 * WARPGROUP)
         tc.wgmma_wait(1)  # the scores are complete; the output may still be in flight
         keys.empty[next_stage].arrive(pred=leader)
-        scores, shrink, best, total = weigh(cta, scores, best, total, tile, row, key)
+        scores, shrink, best, total = softmax_step(cta, scores, best, total, tile, row, key)
         if config.waits_late:
             keep_behind(total, cta.spare)
         tc.wgmma_wait(0)
@@ -379,10 +379,10 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
         first_row, second_row = shrink.elements()
         if tc.vote("any", (first_row < 1) | (second_row < 1)):
             out = out * shrink
-        weights = tc.as_operand(scores, pv.a)
+        p = tc.as_operand(scores, pv.a)
     stage, phase = key_state
     values.full[stage].wait(phase)
-    out = issue_output(cta, out, weights, stage)
+    out = issue_output(cta, out, p, stage)
     factor, exponent = cta.softmax.finish(best, total)
     tc.wgmma_wait(0)
     values.empty[stage].arrive(pred=leader)
@@ -402,21 +402,21 @@ def issue_scores(cta: Cta, scores, consumer, q_stage, stage):
     return scores
 
 
-def issue_output(cta: Cta, out, weights, stage):
-    """Issue out += weights v of one key tile as one group of wgmma."""
+def issue_output(cta: Cta, out, p, stage):
+    """Issue out += P v of one key tile as one group of wgmma."""
     tc.wgmma_fence()
-    out = tc.wgmma_async(cta.pv, out, weights, cta.values.smem[stage], b_major="mn")
+    out = tc.wgmma_async(cta.pv, out, p, cta.values.smem[stage], b_major="mn")
     tc.wgmma_commit()
     return out
 
 
-def weigh(cta: Cta, scores, best, total, tile: QueryTile, row, key):
+def softmax_step(cta: Cta, scores, best, total, tile: QueryTile, row, key):
     """A step of the softmax. Only tiles at an edge need a mask: those at a bound."""
     scores = cta.softmax.capped(scores)
     if tile.seen.needs_mask(row, cta.traits.tokens, key, cta.config.BN):
         scores = tile.seen.masked(scores, row, key)
-    weights, shrink, best, total = cta.softmax.step([scores], best, total)
-    return weights[0], shrink, best, total
+    p, shrink, best, total = cta.softmax.step([scores], best, total)
+    return p[0], shrink, best, total
 
 
 def keep_behind(total, spare):
@@ -430,7 +430,7 @@ def keep_behind(total, spare):
 
 
 def clear(cta: Cta, stage, phase, count):
-    """Zero the rows of V behind the last key: a weight of zero must not meet NaN bits.
+    """Zero the rows of V behind the last key: 0 times NaN bits would be NaN.
 
     These rows hold values of the next sequence, or what was in a page before. All consumers share
     the work.

@@ -39,7 +39,7 @@ MAX_KEYS, STAGES = 128, 2  # of a tile; tiles of K and of V in shared memory
 MAX_PACKED_ROWS = 128  # Pack heads if their queries together are at most this many rows.
 SHORT = 1024  # queries: up to here, a causal mask hides much of a tile of 192 queries
 PAGE_UNIT = 64  # keys: a tile of paged keys is a multiple
-# Consumers -> registers of a thread for accumulators and weights; with more, ptxas 13.0 spills.
+# Consumers -> registers of a thread for accumulators and P; with more, ptxas 13.0 spills.
 FRAGMENT_REGISTERS = {2: 192, 3: 128}
 MASK_REGISTERS = 12  # registers that a bound on the left, or tanh, takes
 
@@ -450,7 +450,7 @@ def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
     several = short or traits.softcap or traits.page or traits.pack > 1
     consumers = 3 if narrow and not several else 2
     of_queries = 64 * consumers * max(row_q, row_v)
-    # A thread holds width / 2 sums of the output, keys / 2 scores, keys / 4 registers of weights.
+    # A thread holds width / 2 sums of the output, keys / 2 scores, keys / 4 registers of P.
     fragments = FRAGMENT_REGISTERS[consumers]
     if traits.left or traits.softcap:
         fragments -= MASK_REGISTERS

@@ -1,7 +1,7 @@
 """Step 1: one warpgroup, tiles of keys and values by TMA, two products by wgmma.
 
 A CTA computes 64 queries of one head. It walks along the keys in tiles of 128. The scores q kᵀ
-stay in registers, become weights there, and are the A operand of the product with v: no score
+stay in registers, become P there, and are the A operand of the product with v: no score
 reaches memory. The maximum of a row may grow from tile to tile; then its earlier sums shrink by
 the same factor (online softmax: Milakov and Gimelshein, arXiv:1805.02867).
 """
@@ -90,11 +90,11 @@ def attention_kernel(
             scores = masked(scores, first, start, keys, ahead, causal)
         scores, shrink, best, total = softmax(scores, best, total, scale)
         # An accumulator lies in registers as an A operand does: no exchange between threads.
-        weights = tc.as_operand(scores, pv.a)
+        p = tc.as_operand(scores, pv.a)
         out = out * shrink
 
         tc.wgmma_fence()
-        out = tc.wgmma_async(pv, out, weights, tile_v[stage], b_major="mn")
+        out = tc.wgmma_async(pv, out, p, tile_v[stage], b_major="mn")
         tc.wgmma_commit()
         tc.wgmma_wait(0)
         # The four warps of a warpgroup multiply as one: when thread 0 sees the end of the product,
@@ -121,15 +121,15 @@ def masked(scores, query, key, keys, ahead, causal):
 
 
 def softmax(scores, best, total, scale):
-    """Weights of a key tile, the factor of all earlier sums, the new maximum and the new total.
+    """Return P of a key tile, the factor of all earlier sums, the new maximum and the new total.
 
     Every query sees key 0, which is in the first tile, so the maximum is never -inf. `total` is the
-    sum of each lane's own weights; only the end of the kernel adds up the four lanes of a row.
+    sum of each lane's own P; only the end of the kernel adds up the four lanes of a row.
     """
     grown = tc.maximum(best, tc.row_max(scores))
-    weights = tc.exp2(tc.fma(scores, scale, grown * -scale), ftz=True)
+    p = tc.exp2(tc.fma(scores, scale, grown * -scale), ftz=True)
     shrink = tc.exp2((best - grown) * scale, ftz=True)
-    return weights, shrink, grown, tc.fma(total, shrink, tc.row_sum(weights, across_lanes=False))
+    return p, shrink, grown, tc.fma(total, shrink, tc.row_sum(p, across_lanes=False))
 
 
 def advance(stage, phase):
@@ -157,8 +157,8 @@ def main() -> None:
     attention(q, k, v, o, causal=True)
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     scores = np.where(np.tri(200, 300, 100, dtype=bool), q @ k.swapaxes(2, 3) / 8, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    exact = weights / weights.sum(-1, keepdims=True) @ v
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = p / p.sum(-1, keepdims=True) @ v
     right = np.allclose(o.astype(np.float64), exact, rtol=2**-7, atol=2**-7)
     print("o agrees with NumPy" if right else "o DIFFERS from NumPy")
 

@@ -93,14 +93,14 @@ def attention_kernel(
         tc.wgmma_commit()
         return scores
 
-    def issue_output(out, weights, stage):
-        """Issue out += weights v of one tile as one group of wgmma."""
+    def issue_output(out, p, stage):
+        """Issue out += P v of one tile as one group of wgmma."""
         tc.wgmma_fence()
-        out = tc.wgmma_async(pv, out, weights, tile_v[stage], b_major="mn")
+        out = tc.wgmma_async(pv, out, p, tile_v[stage], b_major="mn")
         tc.wgmma_commit()
         return out
 
-    def weigh(scores, row, start, best, total):
+    def softmax_step(scores, row, start, best, total):
         """Mask the tiles at an edge: behind the last key, or on the diagonal. Then one softmax step."""
         edge = start + BN > keys
         if causal:
@@ -122,11 +122,11 @@ def attention_kernel(
             tc.wgmma_wait(0)
             # The product has read its keys: the producer may load the next ones.
             empty_k[stage].arrive(pred=leader)
-            scores, shrink, best, total = weigh(scores, row, start, best, total)
-            weights = tc.as_operand(scores, pv.a)
+            scores, shrink, best, total = softmax_step(scores, row, start, best, total)
+            p = tc.as_operand(scores, pv.a)
             out = out * shrink
             full_v[stage].wait(phase)
-            out = issue_output(out, weights, stage)
+            out = issue_output(out, p, stage)
             tc.wgmma_wait(0)
             empty_v[stage].arrive(pred=leader)
             stage, phase = advance(stage, phase)
@@ -149,15 +149,15 @@ def masked(scores, query, key, keys, ahead, causal):
 
 
 def softmax(scores, best, total, scale):
-    """Weights of a key tile, the factor of all earlier sums, the new maximum and the new total.
+    """Return P of a key tile, the factor of all earlier sums, the new maximum and the new total.
 
     Every query sees key 0, which is in the first tile, so the maximum is never -inf. `total` is the
-    sum of each lane's own weights; only the end of the kernel adds up the four lanes of a row.
+    sum of each lane's own P; only the end of the kernel adds up the four lanes of a row.
     """
     grown = tc.maximum(best, tc.row_max(scores))
-    weights = tc.exp2(tc.fma(scores, scale, grown * -scale), ftz=True)
+    p = tc.exp2(tc.fma(scores, scale, grown * -scale), ftz=True)
     shrink = tc.exp2((best - grown) * scale, ftz=True)
-    return weights, shrink, grown, tc.fma(total, shrink, tc.row_sum(weights, across_lanes=False))
+    return p, shrink, grown, tc.fma(total, shrink, tc.row_sum(p, across_lanes=False))
 
 
 def advance(stage, phase):
@@ -185,8 +185,8 @@ def main() -> None:
     attention(q, k, v, o, causal=True)
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     scores = np.where(np.tri(200, 300, 100, dtype=bool), q @ k.swapaxes(2, 3) / 8, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    exact = weights / weights.sum(-1, keepdims=True) @ v
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = p / p.sum(-1, keepdims=True) @ v
     right = np.allclose(o.astype(np.float64), exact, rtol=2**-7, atol=2**-7)
     print("o agrees with NumPy" if right else "o DIFFERS from NumPy")
 

@@ -137,14 +137,14 @@ def attention_kernel(
         tc.wgmma_commit()
         return scores
 
-    def issue_output(out, weights, stage):
-        """Issue out += weights v of one tile as one group of wgmma."""
+    def issue_output(out, p, stage):
+        """Issue out += P v of one tile as one group of wgmma."""
         tc.wgmma_fence()
-        out = tc.wgmma_async(pv, out, weights, tile_v[stage], b_major="mn")
+        out = tc.wgmma_async(pv, out, p, tile_v[stage], b_major="mn")
         tc.wgmma_commit()
         return out
 
-    def weigh(scores, row, start, best, total):
+    def softmax_step(scores, row, start, best, total):
         """Mask the tiles at an edge: behind the last key, or on the diagonal. Then one softmax step."""
         edge = start + BN > keys
         if causal:
@@ -168,20 +168,20 @@ def attention_kernel(
             scores = issue_scores(scores, consumer, stage)
             tc.wgmma_wait(0)
             empty_k[stage].arrive(pred=leader)
-            scores, shrink, best, total = weigh(scores, row, 0, best, total)
-            weights = tc.as_operand(scores, pv.a)
+            scores, shrink, best, total = softmax_step(scores, row, 0, best, total)
+            p = tc.as_operand(scores, pv.a)
             for start in tc.range(BN, end, BN):
                 next_stage, next_phase = advance(stage, phase)
                 full_k[next_stage].wait(next_phase)
                 tc.barrier(TURN + consumer, 256)
                 scores = issue_scores(scores, consumer, next_stage)
                 full_v[stage].wait(phase)
-                out = issue_output(out, weights, stage)
+                out = issue_output(out, p, stage)
                 # The other consumer issues its products behind these two.
                 tc.barrier_arrive(TURN + 1 - consumer, 256)
                 tc.wgmma_wait(1)  # the scores are complete, the output may still be in flight
                 empty_k[next_stage].arrive(pred=leader)
-                scores, shrink, best, total = weigh(scores, row, start, best, total)
+                scores, shrink, best, total = softmax_step(scores, row, start, best, total)
                 keep_behind(total, spare)
                 tc.wgmma_wait(0)
                 empty_v[stage].arrive(pred=leader)
@@ -189,12 +189,12 @@ def attention_kernel(
                 first_row, second_row = shrink.elements()
                 if tc.vote("any", (first_row < 1) | (second_row < 1)):
                     out = out * shrink
-                weights = tc.as_operand(scores, pv.a)
+                p = tc.as_operand(scores, pv.a)
                 stage, phase = next_stage, next_phase
             # All scores are complete: the queries of the next tile may come.
             empty_q[0].arrive()
             full_v[stage].wait(phase)
-            out = issue_output(out, weights, stage)
+            out = issue_output(out, p, stage)
             tc.wgmma_wait(0)
             empty_v[stage].arrive(pred=leader)
             stage, phase = advance(stage, phase)
@@ -228,15 +228,15 @@ def masked(scores, query, key, keys, ahead, causal, tokens):
 
 
 def softmax(scores, best, total, scale):
-    """Weights of a key tile, the factor of all earlier sums, the new maximum and the new total.
+    """Return P of a key tile, the factor of all earlier sums, the new maximum and the new total.
 
     Every query sees key 0, which is in the first tile, so the maximum is never -inf. `total` is the
-    sum of each lane's own weights; only the end of the kernel adds up the four lanes of a row.
+    sum of each lane's own P; only the end of the kernel adds up the four lanes of a row.
     """
     grown = tc.maximum(best, tc.row_max(scores))
-    weights = tc.exp2(tc.fma(scores, scale, grown * -scale), ftz=True)
+    p = tc.exp2(tc.fma(scores, scale, grown * -scale), ftz=True)
     shrink = tc.exp2((best - grown) * scale, ftz=True)
-    return weights, shrink, grown, tc.fma(total, shrink, tc.row_sum(weights, across_lanes=False))
+    return p, shrink, grown, tc.fma(total, shrink, tc.row_sum(p, across_lanes=False))
 
 
 def keep_behind(total, spare):
@@ -293,8 +293,8 @@ def main() -> None:
     attention(q, k, v, o, causal=True)
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     scores = np.where(np.tri(200, 300, 100, dtype=bool), q @ k.swapaxes(2, 3) / 8, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    exact = weights / weights.sum(-1, keepdims=True) @ v
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = p / p.sum(-1, keepdims=True) @ v
     right = np.allclose(o.astype(np.float64), exact, rtol=2**-7, atol=2**-7)
     print("o agrees with NumPy" if right else "o DIFFERS from NumPy")
 
