@@ -49,22 +49,19 @@ def _rows(instr: Instruction) -> int:
 
 def load(ctx: Context, instr: Instruction, address: Any) -> np.ndarray:
     """ldmatrix: rows of 16 bytes become fragments."""
-    if instr.params["t"] == "b16":
-        words = _halves(ctx, instr, address)
-        return words if instr.results[0].registers > 1 else words[0]
-    if instr.params["t"] == "s4":
-        signed = (_unpack(_row_bytes(ctx, instr, address, 8), 4) ^ 8) - np.uint8(8)
-        registers = _fragments(np.ascontiguousarray(signed))
-        return registers if instr.results[0].registers > 1 else registers[0]
-    packed = {"p32": 12, "p64": 8}.get(instr.params.get("pad", ""), 16)
-    row_bytes = _row_bytes(ctx, instr, address, 16)
-    if packed != 16:
-        row_bytes = _unpack(row_bytes[..., :packed], 8 * packed // 16)
-    matrix = row_bytes
-    if instr.params.get("trans"):
-        matrix = matrix.swapaxes(-1, -2)
-    registers = _fragments(np.ascontiguousarray(matrix))
-    return registers if instr.results[0].registers > 1 else registers[0]
+    kind = instr.params["t"]
+    if kind == "b16":
+        registers = _halves(ctx, instr, address)
+    elif kind == "s4":
+        registers = _fragments((_unpack(_row_bytes(ctx, instr, address, 8), 4) ^ 8) - np.uint8(8))
+    else:
+        elements = _row_bytes(ctx, instr, address, 16)
+        pad = instr.params.get("pad")
+        if pad:
+            bits = {"p32": 6, "p64": 4}[pad]
+            elements = _unpack(elements[..., : 2 * bits], bits)
+        registers = _fragments(elements.swapaxes(-1, -2) if instr.params.get("trans") else elements)
+    return registers if len(registers) > 1 else registers[0]
 
 
 def _unpack(packed: np.ndarray, bits: int) -> np.ndarray:
@@ -138,7 +135,7 @@ STORE8 = "store p {in} 16 lanes={x}*8"
 # What `.s8.s4` loads was measured on an H100 (vLLM, pull request 50096, commit 3406be9f0d7): rows of
 # 8 bytes, the first element in the low bits, fragments as of 8-bit elements.
 LOAD_S4 = "load p {in} 8 lanes={x}*8"
-SPACE = ".shared/u32/shared /u64/generic"
+COMMON: Any = {"s_at_in": ".shared/u32/shared /u64/generic", "effects": WARP}
 FAMILY8 = "100f 110f 120f"
 # Numbers of matrices, with the templates of loads and stores: braces enclose a single register too.
 COUNTS = ("1", "{{{d}}}, {p}", "{p}, {{{r}}}"), ("2 4", "", "")
@@ -146,15 +143,15 @@ COUNTS = ("1", "{{{d}}}, {p}", "{p}, {{{r}}}"), ("2 4", "", "")
 # fmt: off
 ROWS = (
     #   mnemonic                                                 operands                   section         execute  axes
-    *[row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",    "d:b32*{x} = p:[{at}]",    "9.7.14.5.15",  load, shape="m8n8", x=_x, trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=LOAD8, requires="75", ptx="6.5", template=_loaded)
+    *[row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",    "d:b32*{x} = p:[{at}]",    "9.7.14.5.15",  load, shape="m8n8", x=_x, trans="- .trans", t="b16", **COMMON, access=LOAD8, requires="75", ptx="6.5", template=_loaded)
       for _x, _loaded, _ in COUNTS],
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",      "d:b32*{n} = p:[{at}]",    "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.b8x16.{src}_{pad}", "d:b32*{n} = p:[{at}]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
-    *[row("ldmatrix.sync.aligned.{shape}.x{x}{s}.b8x16.{src}_{pad}", "d:b32*{x} = p:[{at}]", "9.7.14.5.15", load, shape="m8n16", x=_x, t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6", template=_loaded)
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",      "d:b32*{n} = p:[{at}]",    "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", **COMMON, access=LOAD16, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.b8x16.{src}_{pad}", "d:b32*{n} = p:[{at}]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", **COMMON, access=LOAD16, requires=FAMILY8, ptx="8.6"),
+    *[row("ldmatrix.sync.aligned.{shape}.x{x}{s}.b8x16.{src}_{pad}", "d:b32*{x} = p:[{at}]", "9.7.14.5.15", load, shape="m8n16", x=_x, t="b8", src_pad="b6x16/p32 b4x16/p64", **COMMON, access=LOAD8, requires=FAMILY8, ptx="8.6", template=_loaded)
       for _x, _loaded, _ in COUNTS],
-    *[row("ldmatrix.sync.aligned.{shape}.x{x}{s}.s8.{t}",        "d:b32*{x} = p:[{at}]",    "9.7.14.5.15",  load, shape="m8n16", x=_x, t="s4", s_at_in=SPACE, effects=WARP, access=LOAD_S4, requires=f"90a {FAMILY8}", ptx="9.4", template=_loaded)
+    *[row("ldmatrix.sync.aligned.{shape}.x{x}{s}.s8.{t}",        "d:b32*{x} = p:[{at}]",    "9.7.14.5.15",  load, shape="m8n16", x=_x, t="s4", **COMMON, access=LOAD_S4, requires=f"90a {FAMILY8}", ptx="9.4", template=_loaded)
       for _x, _loaded, _ in COUNTS],
-    *[row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",    "p:[{at}], r:b32*{x}",     "9.7.14.5.16",  store, shape=_shape, x=_x, trans=_trans, t=_type, s_at_in=SPACE, effects=WARP, access=STORE8, requires=_sm, ptx=_ptx, template=_stored)
+    *[row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",    "p:[{at}], r:b32*{x}",     "9.7.14.5.16",  store, shape=_shape, x=_x, trans=_trans, t=_type, **COMMON, access=STORE8, requires=_sm, ptx=_ptx, template=_stored)
       for _shape, _trans, _type, _sm, _ptx in (("m8n8", "- .trans", "b16", "90", "7.8"), ("m16n8", ".trans", "b8", FAMILY8, "8.6"))
       for _x, _, _stored in COUNTS],
     row("movmatrix.sync.aligned.{shape}.trans.b16",              "d:b32 = a:b32",           "9.7.14.5.17",  transpose, shape="m8n8", effects=WARP, requires="75", ptx="7.8"),

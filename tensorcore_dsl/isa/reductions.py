@@ -20,7 +20,7 @@ BIT_UPDATES: dict[str, Callable[..., Any]] = {
     "inc": lambda old, limit: np.where(old >= limit, old - old, old + old.dtype.type(1)),
     "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
 }
-_INTEGERS: dict[str, Callable[..., Any]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
+INTEGERS: dict[str, Callable[..., Any]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
 # Element types of each operation: the manual's table; b32 and b64 are the types of tensor maps that
 # an H200 accepts for them.
 ALLOWED = {
@@ -57,7 +57,7 @@ class IntegerUpdate:
 
     def __call__(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         view = np.dtype(self.kind)
-        return np.asarray(_INTEGERS[self.op](old.view(view), new.view(view)).view(old.dtype))
+        return np.asarray(INTEGERS[self.op](old.view(view), new.view(view)).view(old.dtype))
 
 
 def integer_update(op: str, name: str) -> IntegerUpdate:

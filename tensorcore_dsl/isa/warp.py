@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import Divergence
+from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.effects import VOLATILE, Effect
 from tensorcore_dsl.isa.spec import Instruction, row
@@ -136,22 +137,11 @@ def reduce(ctx: Context, instr: Instruction, a: Any, mask: Any) -> np.ndarray:
     if kind == "f32":
         return _reduce_float(instr, group, value).ravel()
     signed = value.view(np.int32) if kind == "s32" else value
-    ufunc, start = _REDUCTIONS[op, kind]
-    lanes = np.where(group, signed[:, None, :], np.asarray(start).astype(signed.dtype))
+    # Lanes outside the mask hold what changes nothing: zero, or the value of the lane itself.
+    outside = np.zeros_like(signed) if op in ("add", "xor") else signed
+    lanes = np.where(group, signed[:, None, :], outside[:, :, None])
+    ufunc: Any = (reductions.INTEGERS | reductions.BIT_UPDATES)[op]
     return np.asarray(ufunc.reduce(lanes, axis=-1, dtype=signed.dtype)).view(np.uint32).ravel()
-
-
-_REDUCTIONS: dict[tuple[str, str], tuple[np.ufunc, int]] = {
-    ("add", "u32"): (np.add, 0),
-    ("add", "s32"): (np.add, 0),
-    ("min", "u32"): (np.minimum, 0xFFFFFFFF),
-    ("max", "u32"): (np.maximum, 0),
-    ("min", "s32"): (np.minimum, 0x7FFFFFFF),
-    ("max", "s32"): (np.maximum, -0x80000000),
-    ("and", "b32"): (np.bitwise_and, 0xFFFFFFFF),
-    ("or", "b32"): (np.bitwise_or, 0),
-    ("xor", "b32"): (np.bitwise_xor, 0),
-}
 
 
 def _reduce_float(instr: Instruction, group: np.ndarray, bits: np.ndarray) -> np.ndarray:
@@ -188,15 +178,17 @@ def warp_sync(ctx: Context, instr: Instruction, mask: Any) -> None:
     members(ctx, instr, mask)
 
 
+SYNC: Any = {"effects": CONVERGENT, "requires": "30", "ptx": "6.0"}
+
 # fmt: off
 ROWS = (
     #   mnemonic                        operands                                             section      execute   axes
-    row("shfl.sync.{mode}.b32",         "d:b32 = a:b32, b:u32, c:u32, mask:u32",             "9.7.9.6",   shuffle,  mode="up down bfly idx", effects=CONVERGENT, requires="30", ptx="6.0"),
-    row("shfl.sync.{mode}.b32.{out}",   "d:b32, p:pred = a:b32, b:u32, c:u32, mask:u32",     "9.7.9.6",   shuffle,  mode="up down bfly idx", out="pred", effects=CONVERGENT, requires="30", ptx="6.0",
+    row("shfl.sync.{mode}.b32",         "d:b32 = a:b32, b:u32, c:u32, mask:u32",             "9.7.9.6",   shuffle,  mode="up down bfly idx", **SYNC),
+    row("shfl.sync.{mode}.b32.{out}",   "d:b32, p:pred = a:b32, b:u32, c:u32, mask:u32",     "9.7.9.6",   shuffle,  mode="up down bfly idx", out="pred", **SYNC,
         template="!shfl.sync.{mode}.b32 {d}|{p}, {a}, {b}, {c}, {mask}"),
     row("bar.warp.sync",                "mask:u32",                                          "9.7.13.2",  warp_sync, effects=CONVERGENT | Effect.BARRIER, requires="30", ptx="6.0"),
-    row("vote.sync.{mode}.pred",        "d:pred = a:pred, mask:u32",                         "9.7.13.9",  vote,     mode="all any uni", effects=CONVERGENT, requires="30", ptx="6.0"),
-    row("vote.sync.{mode}.b32",         "d:b32 = a:pred, mask:u32",                          "9.7.13.9",  vote,     mode="ballot", effects=CONVERGENT, requires="30", ptx="6.0"),
+    row("vote.sync.{mode}.pred",        "d:pred = a:pred, mask:u32",                         "9.7.13.9",  vote,     mode="all any uni", **SYNC),
+    row("vote.sync.{mode}.b32",         "d:b32 = a:pred, mask:u32",                          "9.7.13.9",  vote,     mode="ballot", **SYNC),
     row("match.{mode}.sync.{t}",        "d:b32 = a:{t}, mask:u32",                           "9.7.13.10", match,    mode="any all", t="b32 b64", effects=CONVERGENT, requires="70", ptx="6.0"),
     row("match.all.sync.{t}.{out}",      "d:b32, p:pred = a:{t}, mask:u32",                   "9.7.13.10", match,    mode="all", t="b32 b64", out="pred", effects=CONVERGENT, requires="70", ptx="6.0",
         template="!match.all.sync.{t} {d}|{p}, {a}, {mask}"),
