@@ -35,8 +35,16 @@ PIXELS, LIMIT = 256, 100  # of the Mandelbrot set: side of the image, most itera
 class Problem:
     """A launch, its result by NumPy, and the amount of work.
 
-    kernel: None for functions of the library. launch: takes a kernel, or an emulator of it, and
-    returns the result. bound: largest error of an element. amount: work, in `unit`.
+    Attributes
+    ----------
+    kernel
+        None for functions of the library.
+    launch : function
+        Takes a kernel, or an emulator of it, and returns the result.
+    bound
+        Largest error of an element.
+    amount : float
+        Work, in `unit`.
     """
 
     kernel: Any

@@ -48,8 +48,16 @@ DEFAULT_SIZES: dict[tuple[str, bool], tuple[Size, ...]] = {
 class Case:
     """One problem: element type (a key of DTYPES), size, and layouts of A and B.
 
-    kind: a key of `gemm_gpu.KINDS`. batch: number of GEMMs in one launch. rows: rows of each
-    group of a grouped GEMM, whose sum is M. precise: fp8 accumulators are promoted to f32.
+    Attributes
+    ----------
+    kind : str
+        A key of `gemm_gpu.KINDS`.
+    batch : int
+        Number of GEMMs in one launch.
+    rows : tuple
+        Rows of each group of a grouped GEMM, whose sum is M.
+    precise : bool
+        Fp8 accumulators are promoted to f32.
     """
 
     dtype: str

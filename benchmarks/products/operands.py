@@ -23,9 +23,15 @@ TORCH_NAMES = {
 class Operands:
     """A, B and D on the GPU, one of each for every set of buffers.
 
-    Batched A, B and D have three axes, the batch first; B of a grouped GEMM has the group first.
-    SwiGLU's B holds N columns of gate weights, then N columns of up weights. bias: N elements.
-    offsets: first row of each group in A, then the end of the last, s32.
+    Batched A, B and D have three axes, the batch first; B of a grouped GEMM has the group first. SwiGLU's B
+    holds N columns of gate weights, then N columns of up weights.
+
+    Attributes
+    ----------
+    bias
+        N elements.
+    offsets
+        First row of each group in A, then the end of the last, s32.
     """
 
     case: Case

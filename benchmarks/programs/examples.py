@@ -32,8 +32,12 @@ METHOD = {
 class Case:
     """One problem: launches of the example and of others, each `launch(i)` of buffers i.
 
-    work: operations or bytes of the problem, and their unit. outputs: what buffers 0 hold after
-    launch 0 of the example; others return theirs.
+    Attributes
+    ----------
+    work : float
+        Operations or bytes of the problem, and their unit.
+    outputs
+        What buffers 0 hold after launch 0 of the example; others return theirs.
     """
 
     problem: str

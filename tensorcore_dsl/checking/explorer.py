@@ -34,8 +34,12 @@ def launch_config(name: str, key: LaunchKey) -> Any:
 class Explorer:
     """`kernel.explore(n)`: takes a grid and a block, then arguments.
 
-    search: takes n, the launch's configuration and its arguments. configure: gives the configuration, from
-    a name for messages and what stands in brackets.
+    Attributes
+    ----------
+    search : function
+        Takes n, the launch's configuration and its arguments.
+    configure : function
+        Gives the configuration, from a name for messages and what stands in brackets.
     """
 
     name: str

@@ -34,8 +34,14 @@ from tensorcore_dsl.runtime.host_arrays import on_host
 class _Group:
     """Launches that may overlap, one behind the other in a stream.
 
-    arguments: of each launch, arrays as NumPy sees them; before: copies from before it. after:
-    copies from behind the last launch.
+    Attributes
+    ----------
+    arguments : list
+        Of each launch, arrays as NumPy sees them.
+    before : list
+        Copies from before it.
+    after : list
+        Copies from behind the last launch.
     """
 
     launches: list[PreparedLaunch] = field(default_factory=list)

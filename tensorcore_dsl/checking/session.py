@@ -20,9 +20,16 @@ class Stopped(BaseException):
 class Session:
     """Findings of the launches of a script or of a test.
 
-    collect: errors of the emulator are noted, and the script goes on; else they are raised. first:
-    Stopped is raised at the first one. order: of launches that ask for none. checks: as
-    `kernel.emulator` takes them.
+    Attributes
+    ----------
+    collect
+        Errors of the emulator are noted, and the script goes on; else they are raised.
+    first
+        Stopped is raised at the first one.
+    order
+        Of launches that ask for none.
+    checks : bool or None
+        As `kernel.emulator` takes them.
     """
 
     checks: bool | None = True

@@ -48,10 +48,17 @@ class Resources:
 class Cubin(EagerDict):
     """A kernel's machine code (`code`, an ELF image) and the assembler's `log`.
 
-    block_shared: bytes of `extern` shared memory of the kernel's own tiles; a launch adds them to
-    the dynamic shared memory of its caller. threads, cluster: threads of a block and blocks of a
-    cluster, where the code fixes them. tensor_maps: the kernel's last parameters, which a launch
-    encodes from its arrays. checks: it prints a line and traps where an index is outside.
+    Attributes
+    ----------
+    block_shared : int
+        Bytes of `extern` shared memory of the kernel's own tiles; a launch adds them to the dynamic shared
+        memory of its caller.
+    threads, cluster
+        Threads of a block and blocks of a cluster, where the code fixes them.
+    tensor_maps : tuple
+        The kernel's last parameters, which a launch encodes from its arrays.
+    checks : bool
+        It prints a line and traps where an index is outside.
     """
 
     name: str

@@ -29,7 +29,15 @@ _ENTRY = re.compile(r"[0-9a-f]{64}(\.cubin|.*\.tmp)")
 
 @dataclass(frozen=True)
 class File:
-    """A file of the cache. size: bytes. used: when it was last read or written, in seconds."""
+    """A file of the cache.
+
+    Attributes
+    ----------
+    size : int
+        Bytes.
+    used : float
+        When it was last read or written, in seconds.
+    """
 
     path: str
     kind: str

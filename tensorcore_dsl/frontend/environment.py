@@ -33,8 +33,14 @@ Container = Any  # a list, or a dict
 class Frame:
     """The variables of one function under evaluation.
 
-    enclosing: the frame or the cells in which free names are looked up. nonlocals: names that
-    assignments bind there. conditions: the number of enclosing run-time `if`s in this function.
+    Attributes
+    ----------
+    enclosing
+        The frame or the cells in which free names are looked up.
+    nonlocals : set
+        Names that assignments bind there.
+    conditions : int
+        The number of enclosing run-time `if`s in this function.
     """
 
     function: str

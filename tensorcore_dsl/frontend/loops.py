@@ -52,7 +52,12 @@ from tensorcore_dsl.values.variables import (  # isort: skip
 class Exit:
     """An exit of the body of a loop, or its end: the contents there, and where to write them.
 
-    leaves: the exit ends the loop. returns: it also ends the function.
+    Attributes
+    ----------
+    leaves : bool
+        The exit ends the loop.
+    returns : bool
+        It also ends the function.
     """
 
     contents: Contents

@@ -22,8 +22,13 @@ Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 class _Stretch:
     """Memory from `low` to `high`, where arrays lie, as `views` of it.
 
-    offset: in the arena. written: where a kernel may write, from and to real addresses, ascending
-    and disjoint, though arguments often name an array more than once.
+    Attributes
+    ----------
+    offset : int
+        In the arena.
+    written : list
+        Where a kernel may write, from and to real addresses, ascending and disjoint, though arguments often
+        name an array more than once.
     """
 
     low: int

@@ -64,8 +64,13 @@ def _written_once(kernel: Kernel) -> set[Value]:
 
 
 class _Forward:
-    """flying: results of asynchronous products until the next wait in the text; waits: the
-    instructions that wait for products."""
+    """Attributes
+    ----------
+    flying : set
+        Results of asynchronous products until the next wait in the text.
+    waits : set
+        The instructions that wait for products.
+    """
 
     def __init__(self, once: set[Value]) -> None:
         self.once = once

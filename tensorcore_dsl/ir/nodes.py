@@ -196,9 +196,13 @@ class Keep:
 class Mark:
     """A place where the emulator may stop or record; only debug builds have it.
 
-    kind: "line", before a statement; "assigned", after one that assigns `names`; "stop", at a
-    `breakpoint()`; "end", behind the last statement of the kernel. scopes: the variables of the
-    functions under evaluation, the innermost first.
+    Attributes
+    ----------
+    kind : str
+        "line", before a statement; "assigned", after one that assigns `names`; "stop", at a `breakpoint()`;
+        "end", behind the last statement of the kernel.
+    scopes : tuple
+        The variables of the functions under evaluation, the innermost first.
     """
 
     kind: str
@@ -246,10 +250,22 @@ class Im2col(NamedTuple):
 class TensorMap:
     """A tensor map that the launch encodes (`cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col`).
 
-    argument: the kernel's run-time argument that it describes; axes: that array's axes, innermost
-    first; box: elements of one copy along these axes, in im2col mode channels and pixels; swizzle:
-    bytes, 0 for none; loc: where the kernel first asks for it; im2col: None in tile mode; nan_fill: elements
-    outside of the array are the NaN OOB-NaN, not zeros.
+    Attributes
+    ----------
+    argument : int
+        The kernel's run-time argument that it describes.
+    axes : tuple
+        That array's axes, innermost first.
+    box : tuple
+        Elements of one copy along these axes, in im2col mode channels and pixels.
+    swizzle : int
+        Bytes, 0 for none.
+    loc : Loc or None
+        Where the kernel first asks for it.
+    im2col : Im2col or None
+        None in tile mode.
+    nan_fill : bool
+        Elements outside of the array are the NaN OOB-NaN, not zeros.
     """
 
     argument: int
@@ -278,19 +294,32 @@ class Param:
 class Kernel:
     """A kernel to verify, print or run.
 
-    shared_bytes: static shared memory.
-    dynamic: 0, or the alignment of the dynamic shared memory that the launch adds behind it.
-    threads: the block size if fixed (`.reqntid`), else None.
-    cluster: CTAs of a cluster if fixed (`.reqnctapercluster`).
-    prints: by the number of a string, its parts where the emulator prints whole matrices: text,
-        (conversion, view) of a scalar, or a view.
-    kept: the registers in which a debug build keeps each value of a variable.
-    stops: the kernel contains a `breakpoint()`.
-    tiles: the static tiles of a checked build.
-    barriers: by address in the CTA, the variable that holds an mbarrier, with the number of calls
-        around its assignment.
-    mixed_swizzles: tiles of different swizzles share bytes.
-    foreign: the language of a kernel that another compiler wrote, a key of `advice.LANGUAGES`.
+    Attributes
+    ----------
+    shared_bytes : int
+        Static shared memory.
+    dynamic : int
+        0, or the alignment of the dynamic shared memory that the launch adds behind it.
+    threads : int or None
+        The block size if fixed (`.reqntid`), else None.
+    cluster : tuple or None
+        CTAs of a cluster if fixed (`.reqnctapercluster`).
+    prints : dict
+        By the number of a string, its parts where the emulator prints whole matrices: text, (conversion,
+        view) of a scalar, or a view.
+    kept : dict
+        The registers in which a debug build keeps each value of a variable.
+    stops : bool
+        The kernel contains a `breakpoint()`.
+    tiles : list
+        The static tiles of a checked build.
+    barriers : dict
+        By address in the CTA, the variable that holds an mbarrier, with the number of calls around its
+        assignment.
+    mixed_swizzles : bool
+        Tiles of different swizzles share bytes.
+    foreign : str
+        The language of a kernel that another compiler wrote, a key of `advice.LANGUAGES`.
     """
 
     name: str

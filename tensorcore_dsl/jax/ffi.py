@@ -103,7 +103,15 @@ _CALL = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 
 
 class DeviceArray:
-    """An array in GPU memory. strides: in bytes, None for row-major. owner: object that owns the memory."""
+    """An array in GPU memory.
+
+    Attributes
+    ----------
+    strides
+        In bytes, None for row-major.
+    owner
+        Object that owns the memory.
+    """
 
     def __init__(
         self, pointer: int, shape: tuple[int, ...], dtype: Any, strides: Any = None, owner: Any = None

@@ -68,9 +68,16 @@ def _as_type(value: Any, dtype: dtypes.DType) -> Any:
 class Bound:
     """`length` indices along an axis, to be checked where the element is accessed.
 
-    place: the axis, for messages. size: bytes of an element if consecutive elements of memory run
-    along the axis, else 0. stride: elements of memory from one index to the next; None: unknown.
-    outer: no axis of the view, but one that the view was cut from.
+    Attributes
+    ----------
+    place : str
+        The axis, for messages.
+    size : int
+        Bytes of an element if consecutive elements of memory run along the axis, else 0.
+    stride
+        Elements of memory from one index to the next; None: unknown.
+    outer : bool
+        No axis of the view, but one that the view was cut from.
     """
 
     index: Any
@@ -140,7 +147,12 @@ class RunBound(Bound):
 class StepBound(Bound):
     """A view that has not all elements along the axis: only single ones are accessed.
 
-    place: the view. length: its step.
+    Attributes
+    ----------
+    place
+        The view.
+    length
+        Its step.
     """
 
     def check(self, bytes_: int, pred: Any = None) -> None:
@@ -195,9 +207,17 @@ def check_all(bounds: Sequence[Bound], bytes_: Any, pred: Any = None) -> None:
 class Bounded(Struct):
     """Something in memory with bounds that every access must stay in.
 
-    bounds: known until it moves, or until control flow joins it with another one. area: in checked
-    builds, the address and the bytes of the tile that it was made from; () where there is none.
-    owner: that tile, for messages. moved_away: only the area is known.
+    Attributes
+    ----------
+    bounds : tuple
+        Known until it moves, or until control flow joins it with another one.
+    area : tuple
+        In checked builds, the address and the bytes of the tile that it was made from; () where there is
+        none.
+    owner
+        That tile, for messages.
+    moved_away
+        Only the area is known.
     """
 
     bounds: tuple[Bound, ...] = ()
@@ -268,8 +288,13 @@ class Bounded(Struct):
 class Axis:
     """An axis of an array: its number in `owner`, and the axes that contain it.
 
-    size: as in `Bound`. outer: (start, step, extent, axis) of each axis that it was cut from;
-    index i is there index start + i * step.
+    Attributes
+    ----------
+    size : int
+        As in `Bound`.
+    outer : tuple
+        (start, step, extent, axis) of each axis that it was cut from; index i is there index start + i *
+        step.
     """
 
     number: int

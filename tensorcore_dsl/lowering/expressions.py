@@ -36,8 +36,12 @@ class Variable:
 class Expressions:
     """Evaluates expressions to numbers, arrays, records, or constants of Python.
 
-    scope: global and enclosing names of the function. variables: the local names; a number that changes
-    is a `Variable`.
+    Attributes
+    ----------
+    scope
+        Global and enclosing names of the function.
+    variables : dict
+        The local names; a number that changes is a `Variable`.
     """
 
     def __init__(self, builder: ir.IRBuilder, scope: Mapping[str, Any]) -> None:

@@ -42,8 +42,14 @@ COMPILING = RLock()  # emulated blocks run in threads, each of which may compile
 class Part:
     """A compiled function with all arguments bound except `low` and `high`, for calls from compiled code.
 
-    function: the address of the function of `entry.emit_part`. words: the words that it takes. places: the
-    first word of each parameter. Arrays among the arguments must outlive it.
+    Attributes
+    ----------
+    function : int
+        The address of the function of `entry.emit_part`.
+    words : array
+        The words that it takes.
+    places : dict
+        The first word of each parameter. Arrays among the arguments must outlive it.
     """
 
     function: int
@@ -54,7 +60,12 @@ class Part:
 class Compiled:
     """A function that is compiled, or loaded, at its first call with each combination of kinds.
 
-    lowered: the `functions.Lowered`. level: see `machine.object_code`.
+    Attributes
+    ----------
+    lowered
+        The `functions.Lowered`.
+    level
+        See `machine.object_code`.
     """
 
     def __init__(self, lowered: Any, level: int) -> None:

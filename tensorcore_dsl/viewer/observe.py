@@ -25,8 +25,16 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 class Observed:
     """One launch, or a kernel that is only compiled.
 
-    chosen: the specialisation for a GPU. config: None without a launch. arguments: run-time arguments or
-    their types. report: None if the emulator stopped with an error.
+    Attributes
+    ----------
+    chosen : Specialisation
+        The specialisation for a GPU.
+    config : LaunchConfig or None
+        None without a launch.
+    arguments
+        Run-time arguments or their types.
+    report : Report or None
+        None if the emulator stopped with an error.
     """
 
     name: str

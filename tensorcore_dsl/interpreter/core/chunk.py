@@ -29,10 +29,20 @@ WARP, WARPGROUP = 32, 128
 class Cohort:
     """Threads at one position.
 
-    rounds: time slices used up. waiting: the threads must wait. progress: the chunk's progress when
-    they began to wait. unit: not 0 when they wait for the other threads of their units. blocked:
-    they execute a waiting instruction that has not let them pass, and will execute it again.
-    budget: backward jumps left in the time slice that they have begun, 0 for none begun.
+    Attributes
+    ----------
+    rounds : int
+        Time slices used up.
+    waiting : bool
+        The threads must wait.
+    progress : int
+        The chunk's progress when they began to wait.
+    unit : int
+        Not 0 when they wait for the other threads of their units.
+    blocked : bool
+        They execute a waiting instruction that has not let them pass, and will execute it again.
+    budget : int
+        Backward jumps left in the time slice that they have begun, 0 for none begun.
     """
 
     mask: np.ndarray
@@ -117,15 +127,36 @@ class Positions:
 class Chunk(Positions, EagerDict):
     """State that all parts of a machine share.
 
-    active: (T,) bool of the threads that execute the running step, None for all; mask: the same,
-    always an array, one of `masks`; here: what follows from it. every_lane: (T,) masks of all lanes
-    of a warp. gone: threads
-    that have exited or never existed; exited: the same, None for nobody; finished: those that ran
-    to the end of the kernel. exits: how often threads have exited. cohorts: by position,
-    without the running one. at_step: the running step, where it is tracked. limit: the position
-    where the running cohort stops. progress: grows when waiting threads may be able to go on.
-    reads, writes: accesses so far, to tell polling from work. unusual: what PTX leaves open is
-    decided in another way than by default: see `mbarriers._done` and `elect`.
+    Attributes
+    ----------
+    active : array or None
+        (T,) bool of the threads that execute the running step, None for all.
+    mask
+        The same, always an array, one of `masks`.
+    here
+        What follows from it.
+    every_lane
+        (T,) masks of all lanes of a warp.
+    gone
+        Threads that have exited or never existed.
+    exited
+        The same, None for nobody.
+    finished
+        Those that ran to the end of the kernel.
+    exits
+        How often threads have exited.
+    cohorts : dict
+        By position, without the running one.
+    at_step
+        The running step, where it is tracked.
+    limit
+        The position where the running cohort stops.
+    progress
+        Grows when waiting threads may be able to go on.
+    reads, writes
+        Accesses so far, to tell polling from work.
+    unusual
+        What PTX leaves open is decided in another way than by default: see `mbarriers._done` and `elect`.
     """
 
     unusual = False

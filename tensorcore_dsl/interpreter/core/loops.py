@@ -21,8 +21,17 @@ _Sources = dict[nodes.Value, set[nodes.Value]]  # by value, what it is computed 
 
 @dataclass(eq=False)
 class Loop(EagerDict):
-    """A loop. head: the position that it jumps back to; end: the one behind it. outer: the loop
-    around it."""
+    """A loop.
+
+    Attributes
+    ----------
+    head : int
+        The position that it jumps back to.
+    end : int
+        The one behind it.
+    outer : Loop or None
+        The loop around it.
+    """
 
     node: nodes.While | nodes.For
     kernel: nodes.Kernel

@@ -45,12 +45,21 @@ def word(bits: int) -> Any:
 class Step(EagerDict):
     """One position of the program.
 
-    reads: places that the threads that execute the step must have written. guard: a place and
-    whether it is negated; only threads where it holds execute the step. Copies of registers have
-    no `reads`, because they may copy registers that nothing has written: those are in `copies`.
-    writes: places that the step writes. check: the emulator's own, which no GPU executes. fetch: of
-    an exchange between the lanes of a mask, finds the operands; the mask is the last one. swizzle:
-    of the tile of shared memory that it accesses, if it is known.
+    Attributes
+    ----------
+    reads : tuple
+        Places that the threads that execute the step must have written.
+    guard : tuple or None
+        A place and whether it is negated; only threads where it holds execute the step. Copies of registers
+        have no `reads`, because they may copy registers that nothing has written: those are in `copies`.
+    writes : tuple
+        Places that the step writes.
+    check : bool
+        The emulator's own, which no GPU executes.
+    fetch : function or None
+        Of an exchange between the lanes of a mask, finds the operands; the mask is the last one.
+    swizzle : int or None
+        Of the tile of shared memory that it accesses, if it is known.
     """
 
     run: Run
@@ -99,33 +108,61 @@ class Program(EagerDict):
 
     A *place* is the number of a value or constant; *by position* means a dict of positions of steps.
 
-    shapes: by place, the type and number of its registers and whether they are a group; None for a
-        constant.
-    constants: (place, value, registers): None for one value that all threads share, 0 for a scalar
-        in every thread, or the registers of a group.
-    params: places of the kernel's parameters. fixed: places of parameters that nothing writes.
-    shown: places that regions leave in registers, since the watchdog reads them there.
-    unit: threads of a warp or warpgroup, the largest group that one instruction needs as a whole.
-    asynchronous: operations may be in flight when a CTA ends, or other CTAs access its memory.
-    reads_shared: some instruction reads shared memory through the async proxy.
-    ranked: the kernel fixes its cluster shape, so shared addresses of all CTAs but the first of a
-        cluster have bits above CLUSTER_SHIFT.
-    kept, marks: in a debug build, the places of the values of variables, and the marks by position.
-    loops: by the position that they jump back to.
-    ops: by position, the operations that access words.
-    values: the places of values, and of constants.
-    micro_ops: by position, what compiled code executes (see `regions.plan`).
-    flow: where threads go, a `Flow`. cuts: positions over which no region goes.
-    copied: by position, the uses of registers of asynchronous products.
-    products: by position, the products of warps without a guard. unheard: positions of waits
-        for mbarriers that may end early, since nothing reads their answers.
-    runs: the functions of all steps, by whether each notes its position first, and the level of
-        regions. fills: by level, whether steps outside of regions read parameters of `fixed`.
-    flags: places of the conditions of counted loops, which steps write before they read them.
-    awaited: by position of a load that `tc.wait_signal` repeats, the place of the value that it
-        waits for, or (the value,).
-    seconds: seconds of a core for each CTA of the last launch, None before it.
-    serial: key in PROGRAMS, -1 while the program is made.
+    Attributes
+    ----------
+    shapes : list
+        By place, the type and number of its registers and whether they are a group; None for a constant.
+    constants : list
+        (place, value, registers): None for one value that all threads share, 0 for a scalar in every
+        thread, or the registers of a group.
+    params : list
+        Places of the kernel's parameters.
+    fixed : frozenset
+        Places of parameters that nothing writes.
+    shown : set
+        Places that regions leave in registers, since the watchdog reads them there.
+    unit : int
+        Threads of a warp or warpgroup, the largest group that one instruction needs as a whole.
+    asynchronous : bool
+        Operations may be in flight when a CTA ends, or other CTAs access its memory.
+    reads_shared : bool
+        Some instruction reads shared memory through the async proxy.
+    ranked : bool
+        The kernel fixes its cluster shape, so shared addresses of all CTAs but the first of a cluster have
+        bits above CLUSTER_SHIFT.
+    kept, marks : dict
+        In a debug build, the places of the values of variables, and the marks by position.
+    loops : dict
+        By the position that they jump back to.
+    ops : dict
+        By position, the operations that access words.
+    values : dict
+        The places of values, and of constants.
+    micro_ops : dict
+        By position, what compiled code executes (see `regions.plan`).
+    flow
+        Where threads go, a `Flow`.
+    cuts : set
+        Positions over which no region goes.
+    copied : dict
+        By position, the uses of registers of asynchronous products.
+    products : dict
+        By position, the products of warps without a guard.
+    unheard : set
+        Positions of waits for mbarriers that may end early, since nothing reads their answers.
+    runs : dict
+        The functions of all steps, by whether each notes its position first, and the level of regions.
+    fills : dict
+        By level, whether steps outside of regions read parameters of `fixed`.
+    flags : list
+        Places of the conditions of counted loops, which steps write before they read them.
+    awaited : dict
+        By position of a load that `tc.wait_signal` repeats, the place of the value that it waits for, or
+        (the value,).
+    seconds : float or None
+        Seconds of a core for each CTA of the last launch, None before it.
+    serial : int
+        Key in PROGRAMS, -1 while the program is made.
     """
 
     kernel: Kernel

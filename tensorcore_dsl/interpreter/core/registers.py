@@ -25,10 +25,17 @@ _APART = 2 * _LINE  # bytes between two places, so that one warp's registers lie
 class RegisterFile:
     """Registers by place, written in place.
 
-    values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
-    partial: (T,) bool of the threads that have written a register, where it is not all of them.
-    addresses: of the first register of each place. fixed: parameters that nothing writes, as
-    numbers; regions take these and constants, and `fill` gives them to the threads.
+    Attributes
+    ----------
+    values : list
+        (T,) or (registers, T) arrays, or constants; None where nothing has been written.
+    partial : dict
+        (T,) bool of the threads that have written a register, where it is not all of them.
+    addresses
+        Of the first register of each place.
+    fixed : dict
+        Parameters that nothing writes, as numbers; regions take these and constants, and `fill` gives them
+        to the threads.
     """
 
     def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:

@@ -114,8 +114,12 @@ class Report:
 class Tally:
     """The counters of one chunk.
 
-    counts: by step, how many warps executed it alone, and as the first of several; behind: by the
-    first and the end of the others of these, how many warps executed them.
+    Attributes
+    ----------
+    counts
+        By step, how many warps executed it alone, and as the first of several.
+    behind
+        By the first and the end of the others of these, how many warps executed them.
     """
 
     def __init__(self, steps: int, profile: bool) -> None:

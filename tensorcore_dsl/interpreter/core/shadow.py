@@ -59,9 +59,16 @@ class Shared(NamedTuple):
 class SharedStorage:
     """Shared memory of a chunk: `data` and `states`, those of its bytes, are (CTAs, bytes).
 
-    pages: (CTAs, pages and more), what is known of each; none without checks. checks: are alignment
-    and states checked? written: bytes count as written from the start. arrays: with those of
-    `ProxyFences`, whose states may not speak for all pages.
+    Attributes
+    ----------
+    pages
+        (CTAs, pages and more), what is known of each; none without checks.
+    checks
+        Whether alignment and states are checked.
+    written
+        Bytes count as written from the start.
+    arrays : Shared
+        With those of `ProxyFences`, whose states may not speak for all pages.
     """
 
     arrays: Shared

@@ -74,8 +74,15 @@ class BoundedCache(dict[Any, Any]):
 
 
 class Mask(EagerDict):
-    """A mask over whole warps, with what follows from it. threads: (T,) bool; warps, lanes: how
-    many are set. Nobody changes its arrays."""
+    """A mask over whole warps, with what follows from it.
+
+    Attributes
+    ----------
+    threads
+        (T,) bool.
+    warps, lanes
+        How many are set. Nobody changes its arrays.
+    """
 
     def __init__(self, threads: np.ndarray) -> None:
         self.threads = threads

@@ -191,8 +191,16 @@ def _bf16(bits: np.ndarray) -> np.ndarray:
 class Contents:
     """Reads views for some threads.
 
-    ctx: an `ExecutionContext`. threads: those whose values are wanted, in order; here: (T,) bool of
-    those that have values; single: only one thread is looked at, so scalars are numbers.
+    Attributes
+    ----------
+    ctx
+        An `ExecutionContext`.
+    threads
+        Those whose values are wanted, in order.
+    here
+        (T,) bool of those that have values.
+    single
+        Only one thread is looked at, so scalars are numbers.
     """
 
     def __init__(

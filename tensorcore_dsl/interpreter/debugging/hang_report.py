@@ -36,8 +36,14 @@ class Group:
 class HangReport:
     """Text that describes the threads of a chunk when no thread can go on.
 
-    registers: by place. iterations: of each loop, by its head. pending: what is known of
-    blocks that have not started.
+    Attributes
+    ----------
+    registers
+        By place.
+    iterations
+        Of each loop, by its head.
+    pending
+        What is known of blocks that have not started.
     """
 
     def __init__(

@@ -80,9 +80,16 @@ def _scripted(commands: tuple[str, ...]) -> Iterator[None]:
 class Plan:
     """How a stopped thread is to go on, and where else to stop.
 
-    wanted: "" up to a breakpoint, "step", "next", "return" or "until" (the line `until`). depth:
-    calls around the place where it stopped. stopped: the mark there. breaks: (file, line) of
-    breakpoints.
+    Attributes
+    ----------
+    wanted : str
+        "" up to a breakpoint, "step", "next", "return" or "until" (the line `until`).
+    depth : int
+        Calls around the place where it stopped.
+    stopped : Mark or None
+        The mark there.
+    breaks : list
+        (file, line) of breakpoints.
     """
 
     wanted: str = ""

@@ -27,9 +27,17 @@ _NUMBERS = {bool: np.bool_, int: np.int64, float: np.float32}  # known at compil
 class TraceRecord:
     """A variable after an assignment, in one warp.
 
-    step: its place in the order of execution. block: the index of the block. threads: numbers in
-    the block of the threads that assigned it. value: of a scalar, an array with an element for each
-    of `threads`; of a fragment, its matrix, and of a tile, its elements, masked where unwritten.
+    Attributes
+    ----------
+    step : int
+        Its place in the order of execution.
+    block : Dim3
+        The index of the block.
+    threads : array
+        Numbers in the block of the threads that assigned it.
+    value
+        Of a scalar, an array with an element for each of `threads`; of a fragment, its matrix, and of a
+        tile, its elements, masked where unwritten.
     """
 
     step: int

@@ -25,8 +25,16 @@ from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, multiply_all
 class AsyncProduct:
     """A product of warpgroups, which writes to the registers of its result.
 
-    place: these registers. at: its position. loc: its line in the source. use: the registers that
-    it uses, for the checks.
+    Attributes
+    ----------
+    place : int
+        These registers.
+    at : int
+        Its position.
+    loc
+        Its line in the source.
+    use : ProductUse
+        The registers that it uses, for the checks.
     """
 
     instr: Instruction

@@ -88,13 +88,22 @@ class _Probe:
 class Watchdog(EagerDict):
     """Follows one machine.
 
-    iterations: by the head of a loop, backward jumps of all cohorts. changes: what changed apart
-    from memory. repeats: (T,) the version at which a thread was last found to be stuck or to wait.
-    asked: newer entries of it, a mask and a version each, oldest first.
-    since: the version from which on the rest of the state has been the same, with `digest` if
-    versions were passed that changed nothing in the end. apart: by the head of a loop, the
-    iterations of the loops around it and, by thread, how far the numbers that it compares are
-    apart, as parts of all numbers, and for how many looks that has grown.
+    Attributes
+    ----------
+    iterations
+        By the head of a loop, backward jumps of all cohorts.
+    changes
+        What changed apart from memory.
+    repeats
+        (T,) the version at which a thread was last found to be stuck or to wait.
+    asked : dict
+        Newer entries of it, a mask and a version each, oldest first.
+    since
+        The version from which on the rest of the state has been the same, with `digest` if versions were
+        passed that changed nothing in the end.
+    apart : dict
+        By the head of a loop, the iterations of the loops around it and, by thread, how far the numbers
+        that it compares are apart, as parts of all numbers, and for how many looks that has grown.
     """
 
     def __init__(self, ctx: ExecutionContext, values: list[Any], limit: int | None) -> None:

@@ -28,10 +28,18 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 class _Copy:
     """A copy of the threads of `mask` that step `step` has issued.
 
-    group: how many groups each thread had committed before. since: the serial number of the issue.
-    target, source, valid: (T,), addresses and the bytes that are read, which are still to be filled
-    in; addresses: the real ones of these arrays. noted: the threads whose copy the detector of
-    races has seen complete, at an mbarrier.
+    Attributes
+    ----------
+    group
+        How many groups each thread had committed before.
+    since
+        The serial number of the issue.
+    target, source, valid
+        (T,), addresses and the bytes that are read, which are still to be filled in.
+    addresses
+        The real ones of these arrays.
+    noted
+        The threads whose copy the detector of races has seen complete, at an mbarrier.
     """
 
     since = 0

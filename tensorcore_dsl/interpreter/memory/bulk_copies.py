@@ -49,7 +49,12 @@ RESULTS = 3  # numbers that `_load_all` returns in an array
 class BulkCopies:
     """The bulk copies of a chunk of CTAs.
 
-    commits: the number of groups of each thread. repeats: a store repeats that of another lane.
+    Attributes
+    ----------
+    commits
+        The number of groups of each thread.
+    repeats
+        A store repeats that of another lane.
     """
 
     commits = PerThread()

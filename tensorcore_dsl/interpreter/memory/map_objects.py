@@ -32,8 +32,14 @@ SWIZZLES = (0, 16, 48, 112)  # address bits that each swizzle mode changes
 class MapObjects:
     """The tensor maps of a launch, and what a chunk knows of those in global memory.
 
-    boxes: of the maps that are parameters. changed: the thread that has changed a map since it was
-    released. known: by CTA, too, the bytes that its threads have acquired.
+    Attributes
+    ----------
+    boxes
+        Of the maps that are parameters.
+    changed : dict
+        The thread that has changed a map since it was released.
+    known : dict
+        By CTA, too, the bytes that its threads have acquired.
     """
 
     def __init__(self, chunk: Chunk, memory: GlobalMemory) -> None:

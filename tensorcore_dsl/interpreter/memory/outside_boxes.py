@@ -17,8 +17,12 @@ LOADS, STORES = "load from", "store to"
 class OutsideBoxes:
     """Boxes of a chunk that lie outside of their array.
 
-    useful: by direction and array, the clusters with a box that touches the array. idle: by
-    cluster, direction and array, a message and the step of their first box that does not.
+    Attributes
+    ----------
+    useful
+        By direction and array, the clusters with a box that touches the array.
+    idle : dict
+        By cluster, direction and array, a message and the step of their first box that does not.
     """
 
     def __init__(self, chunk: Chunk, clusters: Clusters) -> None:

@@ -22,8 +22,14 @@ from tensorcore_dsl.ir.nodes import Im2col
 class PixelColumn(TensorBox):
     """The pixels of one copy; `real` and `plan` are those of their stage.
 
-    array: words, with the axes outermost first. start: the coordinates of the copy. inside_array,
-    inside_stage: the indices of the words that lie in the array, in it and in the stage.
+    Attributes
+    ----------
+    array : array
+        Words, with the axes outermost first.
+    start : tuple
+        The coordinates of the copy.
+    inside_array, inside_stage : tuple
+        The indices of the words that lie in the array, in it and in the stage.
     """
 
     im2col: Im2col

@@ -39,8 +39,18 @@ NAN_FILL = OOB_NAN * 0x0001_0001_0001_0001
 class Shape(NamedTuple):
     """A box of an array, without its place, for compiled functions.
 
-    real: real address of the array's first element. plan: (4, RANK). element: bytes of an element.
-    mask: address bits that the swizzle changes, 0 for none. pitch, fill: see `TensorBox`.
+    Attributes
+    ----------
+    real : int
+        Real address of the array's first element.
+    plan
+        (4, RANK).
+    element : int
+        Bytes of an element.
+    mask : int
+        Address bits that the swizzle changes, 0 for none.
+    pitch, fill : int
+        See `TensorBox`.
     """
 
     real: int
@@ -55,9 +65,16 @@ class Shape(NamedTuple):
 class TensorBox(EagerDict):
     """A box, and the array that it is cut from.
 
-    real, plan, element, mask: see `Shape`. dtype: NumPy type of the elements; for
-    contiguous bytes the name of an element type, or None. map_at: real address of its tensor map, 0 for
-    none in global memory. fill: eight bytes of the elements outside of the array.
+    Attributes
+    ----------
+    real, plan, element, mask
+        See `Shape`.
+    dtype
+        NumPy type of the elements; for contiguous bytes the name of an element type, or None.
+    map_at : int
+        Real address of its tensor map, 0 for none in global memory.
+    fill : int
+        Eight bytes of the elements outside of the array.
     """
 
     name: str

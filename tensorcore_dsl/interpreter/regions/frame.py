@@ -34,7 +34,12 @@ _SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ct
 class Witness:
     """Shows accesses to the detector of races that code of regions cannot judge.
 
-    function: what that code calls; told: what these have found, with their positions.
+    Attributes
+    ----------
+    function
+        What that code calls.
+    told : list
+        What these have found, with their positions.
     """
 
     def __init__(self, ctx: Any) -> None:
@@ -95,8 +100,14 @@ def _show(
 class Rest:
     """Finishes the products of warps that code of regions cannot compute.
 
-    function: what that code calls, with a position and a warp. uses: by position, the products and
-    which of them are left, (uses, warps) bool. errors: what these calls raised.
+    Attributes
+    ----------
+    function
+        What that code calls, with a position and a warp.
+    uses : dict
+        By position, the products and which of them are left, (uses, warps) bool.
+    errors : list
+        What these calls raised.
     """
 
     def __init__(self, warps: int) -> None:

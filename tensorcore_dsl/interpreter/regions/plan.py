@@ -239,7 +239,12 @@ def products_op(instr: Instruction, count: int, results: Iterable[Slot], operand
 class Flow:
     """Reads, writes and successors of steps. Sets of places are bits of ints.
 
-    jumps: by position. live: by position, the places that may be read from there on.
+    Attributes
+    ----------
+    jumps
+        By position.
+    live : list
+        By position, the places that may be read from there on.
     """
 
     steps: Sequence[Step]

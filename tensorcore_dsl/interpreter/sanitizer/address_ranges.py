@@ -18,8 +18,14 @@ CHUNK = 16  # bytes; no asynchronous operation accesses less
 class Codes:
     """The codes of the granules of `count` memories of `size` bytes.
 
-    lines: (memories, lines, 2), codes of writes and reads. granules: (2, memories, granules), whose
-    lines say which of them hold anything. places: (memories, ITEMS), where all these are.
+    Attributes
+    ----------
+    lines
+        (memories, lines, 2), codes of writes and reads.
+    granules
+        (2, memories, granules), whose lines say which of them hold anything.
+    places
+        (memories, ITEMS), where all these are.
     """
 
     def __init__(self, count: int, size: int, shift: int) -> None:

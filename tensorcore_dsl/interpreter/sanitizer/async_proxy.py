@@ -93,8 +93,12 @@ class Read:
 class LastWaits:
     """The last waits for groups of asynchronous operations, for messages.
 
-    waits: the owners in a mask, up to which group each has waited, the groups left pending, and the
-    step. commits: the groups that each owner has committed, None before the first one.
+    Attributes
+    ----------
+    waits
+        The owners in a mask, up to which group each has waited, the groups left pending, and the step.
+    commits : array or None
+        The groups that each owner has committed, None before the first one.
     """
 
     def __init__(self, chunk: Chunk) -> None:
@@ -121,12 +125,21 @@ class LastWaits:
 class ProxyFences:
     """Stamps of words, readers of chunks and fences of threads; empty arrays track nothing.
 
-    stamps: (CTAs, words), 0 where no ordinary store wrote since the last asynchronous write, and
-    then whether a page has had any, without which its words mean nothing (see `core.shadow`).
-    readers: (CTAs, chunks). epochs: (T,), 1 + the fences of each thread; judged: what stamps are
-    compared with, zeros where a detector of races follows fences instead. landed: (CTAs, chunks),
-    the clock when a bulk load wrote the chunk; its readers must have synchronised since. waits: for
-    stores and products.
+    Attributes
+    ----------
+    stamps
+        (CTAs, words), 0 where no ordinary store wrote since the last asynchronous write, and then whether a
+        page has had any, without which its words mean nothing (see `core.shadow`).
+    readers
+        (CTAs, chunks).
+    epochs
+        (T,), 1 + the fences of each thread.
+    judged
+        What stamps are compared with, zeros where a detector of races follows fences instead. landed:
+        (CTAs, chunks), the clock when a bulk load wrote the chunk; its readers must have synchronised
+        since.
+    waits
+        For stores and products.
     """
 
     def __init__(self, chunk: Chunk, shared_bytes: int, follows: bool) -> None:
@@ -252,8 +265,12 @@ LINE = 128  # bytes
 class CopiesInFlight:
     """The loads of a chunk of CTAs that are in flight.
 
-    name: that of an mbarrier, for messages. of_threads: the copy of a single thread that owns a
-    byte of a CTA.
+    Attributes
+    ----------
+    name : function
+        That of an mbarrier, for messages.
+    of_threads : function
+        The copy of a single thread that owns a byte of a CTA.
     """
 
     name: Callable[[int, int], str]

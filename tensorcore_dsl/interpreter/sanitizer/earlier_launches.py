@@ -42,9 +42,14 @@ class ClockedDetector(RunningDetector, Protocol):
 class EarlierLaunches:
     """The earlier launches that a chunk may meet.
 
-    waited: a step and a warp that have waited for the launch in front. informed: by cluster, the
-    columns of asynchronous operations that were issued behind a wait. ignorant: a thread that did not
-    know that the launch in front has ended when it was last asked.
+    Attributes
+    ----------
+    waited : tuple or None
+        A step and a warp that have waited for the launch in front.
+    informed : set
+        By cluster, the columns of asynchronous operations that were issued behind a wait.
+    ignorant
+        A thread that did not know that the launch in front has ended when it was last asked.
     """
 
     def __init__(self, races: ClockedDetector) -> None:

@@ -25,10 +25,20 @@ Owner = Callable[[], Any]
 
 
 class Hit(NamedTuple):
-    """A conflict. which: the access that was looked up; real: the address of the granule.
+    """A conflict.
 
-    serial, lanes: of the earlier access; wrote: it is a write. unfenced: the later access, through
-    the async proxy, is ordered behind it, but without a fence of proxies.
+    Attributes
+    ----------
+    which : int
+        The access that was looked up.
+    real : int
+        The address of the granule.
+    serial, lanes : int
+        Of the earlier access.
+    wrote : bool
+        It is a write.
+    unfenced : bool
+        The later access, through the async proxy, is ordered behind it, but without a fence of proxies.
     """
 
     which: int
@@ -43,9 +53,16 @@ class Hit(NamedTuple):
 class Footprint:
     """The accesses of a launch that has ended.
 
-    number: of the launch. who, owner, nodes, strong, chunks: those of `LaunchHistory`. arrays: the
-    arguments, each with its range and with what tells whether its memory is still there. messages:
-    what was released, by real address.
+    Attributes
+    ----------
+    number : int
+        Of the launch.
+    who, owner, nodes, strong, chunks
+        Those of `LaunchHistory`.
+    arrays : list
+        The arguments, each with its range and with what tells whether its memory is still there.
+    messages : dict
+        What was released, by real address.
     """
 
     number: int

@@ -46,12 +46,22 @@ class Numbers:
 class HappensBefore:
     """The clocks of a chunk's threads, and the messages of its barriers.
 
-    messages: by kind, rows by barrier << 1 | phase & 1. columns: of the clocks, by kind of asynchronous
-    operation and by CTA << 32 | key. awaited: by kind, the operations that are awaited by groups:
-    owners, groups and serial numbers. inits: the thread of each initialisation of an mbarrier, by serial
-    number. fenced_inits: by thread, the last one that relaxed arrivals hand on, as a release fence for
-    initialisations has come since. doubt: what is raised at the end if nothing else is wrong: which
-    phase of a barrier counts an arrival depends on the order of threads.
+    Attributes
+    ----------
+    messages : dict
+        By kind, rows by barrier << 1 | phase & 1.
+    columns : dict
+        Of the clocks, by kind of asynchronous operation and by CTA << 32 | key.
+    awaited : dict
+        By kind, the operations that are awaited by groups: owners, groups and serial numbers.
+    inits : dict
+        The thread of each initialisation of an mbarrier, by serial number.
+    fenced_inits : dict
+        By thread, the last one that relaxed arrivals hand on, as a release fence for initialisations has
+        come since.
+    doubt : EmulationError or None
+        What is raised at the end if nothing else is wrong: which phase of a barrier counts an arrival
+        depends on the order of threads.
     """
 
     chunk: Chunk

@@ -43,12 +43,23 @@ class PastChunk:
 class LaunchHistory:
     """History that the chunks of a launch share.
 
-    coupled: may CTAs wait for each other? Then chunks run one after the other. element: names the
-    bytes at a real address of global memory. chunks: the chunk of each number from 1 on. turn: how
-    often all serial numbers were used up; a chunk that has some of an earlier turn drops them.
-    earlier: launches that may run at the same time. waits: has a thread waited for the launch in
-    front? triggers: has one let the launch behind start? known: by device, the vectors of all
-    clusters that its threads know of at their end; earlier_known: at their start.
+    Attributes
+    ----------
+    coupled
+        May CTAs wait for each other? Then chunks run one after the other.
+    element
+        Names the bytes at a real address of global memory.
+    chunks : list
+        The chunk of each number from 1 on.
+    turn
+        How often all serial numbers were used up; a chunk that has some of an earlier turn drops them.
+    earlier
+        Launches that may run at the same time.
+    waits
+        Has a thread waited for the launch in front? triggers: has one let the launch behind start? known:
+        by device, the vectors of all clusters that its threads know of at their end.
+    earlier_known
+        At their start.
     """
 
     waits = False

@@ -34,9 +34,16 @@ Registers = Iterable[tuple[int, Any]]  # places and the values that they hold
 class RegisterUse:
     """A step that uses registers of products without being one; by place.
 
-    reads, writes: places that are accumulators or late inputs of some product. copies: it copies
-    all registers of a group. loc: the place in the source, where it is not that of the step.
-    moves: it only moves registers.
+    Attributes
+    ----------
+    reads, writes : tuple
+        Places that are accumulators or late inputs of some product.
+    copies : bool
+        It copies all registers of a group.
+    loc : Loc or None
+        The place in the source, where it is not that of the step.
+    moves : bool
+        It only moves registers.
     """
 
     name: str
@@ -51,9 +58,13 @@ class RegisterUse:
 class ProductUse(EagerDict):
     """A product and its registers, by place.
 
-    inputs: registers that it reads until it is waited for; those of A are `a`. shape: shape and
-    type of D; products of one shape may share accumulators while in flight. Several products of one
-    instruction that are issued at once are one (`joined`).
+    Attributes
+    ----------
+    inputs : frozenset
+        Registers that it reads until it is waited for; those of A are `a`.
+    shape
+        Shape and type of D; products of one shape may share accumulators while in flight. Several products
+        of one instruction that are issued at once are one (`joined`).
     """
 
     instr: Instruction
@@ -103,9 +114,13 @@ class Product:
 class MmaHazards:
     """The products in flight of a chunk of CTAs.
 
-    commits: (warpgroups,), groups committed; nobody changes the array. fenced: (warpgroups,), have
-    they fenced at all?
-    touched: by place, the warpgroups that used the register since their last fence.
+    Attributes
+    ----------
+    commits
+        (warpgroups,), groups committed; nobody changes the array.
+    fenced
+        (warpgroups,), have they fenced at all? touched: by place, the warpgroups that used the register
+        since their last fence.
     """
 
     def __init__(self, chunk: Chunk, proxies: ProxyFences) -> None:

@@ -56,9 +56,17 @@ class RunningDetector(Detector, Protocol):
 class Finding:
     """An access of `thread` in `step`, in conflict with the one of a serial number.
 
-    what, place, serial, lanes: a row of `access_history.found`. base: the CTA of the chunk whose
-    shared memory it is, or the real address that `place` of global memory counts from. since: it
-    was in flight from this serial number on. mild: both write the same value.
+    Attributes
+    ----------
+    what, place, serial, lanes : int
+        A row of `access_history.found`.
+    base : int
+        The CTA of the chunk whose shared memory it is, or the real address that `place` of global memory
+        counts from.
+    since : int
+        It was in flight from this serial number on.
+    mild : bool
+        Both write the same value.
     """
 
     races: RunningDetector

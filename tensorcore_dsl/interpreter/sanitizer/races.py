@@ -62,9 +62,16 @@ class Conflict(NamedTuple):
 class Races(HappensBefore):
     """The detector of one chunk.
 
-    registers: of the machine. places: by memory, the rows that say where the codes are: by CTA, or
-    by allocation. booked: the rows of clocks whose addresses are in the book. drawn: the turn of the
-    last asynchronous operation's serial number.
+    Attributes
+    ----------
+    registers
+        Of the machine.
+    places
+        By memory, the rows that say where the codes are: by CTA, or by allocation.
+    booked
+        The rows of clocks whose addresses are in the book.
+    drawn
+        The turn of the last asynchronous operation's serial number.
     """
 
     booked: Any = None

@@ -30,8 +30,17 @@ MAX_LAUNCHES = 8  # of a stream: the accesses of older ones are dropped
 
 
 class Queued(NamedTuple):
-    """Queue of a launch. stream: a handle. blocking: whether the default stream waits for it.
-    devices: each has a stream of its own, in which the launches have the same order."""
+    """Queue of a launch.
+
+    Attributes
+    ----------
+    stream : int
+        A handle.
+    blocking : bool
+        Whether the default stream waits for it.
+    devices : int
+        Each has a stream of its own, in which the launches have the same order.
+    """
 
     stream: int = DEFAULT_STREAM
     blocking: bool = True
@@ -43,10 +52,18 @@ class Queued(NamedTuple):
 class Launched:
     """One launch.
 
-    before: the numbers of launches that ended before it starts; behind_wait: before its threads
-    pass griddepcontrol.wait. waits, triggers: some thread executes griddepcontrol.wait or
-    .launch_dependents, or nobody has looked. footprint: its accesses, None before its end and
-    without checks. known: by device, what its threads knew at their end (`launch_history`).
+    Attributes
+    ----------
+    before : frozenset
+        The numbers of launches that ended before it starts.
+    behind_wait : frozenset
+        Before its threads pass griddepcontrol.wait.
+    waits, triggers : bool
+        Some thread executes griddepcontrol.wait or .launch_dependents, or nobody has looked.
+    footprint : Footprint or None
+        Its accesses, None before its end and without checks.
+    known : list
+        By device, what its threads knew at their end (`launch_history`).
     """
 
     kernel: str
@@ -69,8 +86,14 @@ class Launched:
 class Earlier(NamedTuple):
     """A launch that may run at the same time as a later one.
 
-    awaited: only until the later one waits. distance: of the two in their stream, 0 for different
-    streams. between: the kernel of a launch between them that does not wait, "" for none.
+    Attributes
+    ----------
+    awaited : bool
+        Only until the later one waits.
+    distance : int
+        Of the two in their stream, 0 for different streams.
+    between : str
+        The kernel of a launch between them that does not wait, "" for none.
     """
 
     launch: Launched
@@ -86,8 +109,15 @@ class Earlier(NamedTuple):
 
 @dataclass
 class _Stream:
-    """launches: in their order. known: what ended before the next one. direct: is the last
-    operation a launch?"""
+    """Attributes
+    ----------
+    launches : list
+        In their order.
+    known : frozenset
+        What ended before the next one.
+    direct : bool
+        Is the last operation a launch?.
+    """
 
     launches: list[Launched] = field(default_factory=list)
     known: frozenset[int] = frozenset()

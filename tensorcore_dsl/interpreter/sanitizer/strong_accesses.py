@@ -79,8 +79,12 @@ def compatible_abroad(strong: int, other: int) -> bool:
 class Message:
     """Content of a release: vectors by cluster, its scope, and the CTA that made it, on a device.
 
-    chain: the same number where atomics have carried it on, and added what they hand on. value: of a
-    counter, behind the release.
+    Attributes
+    ----------
+    chain : int
+        The same number where atomics have carried it on, and added what they hand on.
+    value : int
+        Of a counter, behind the release.
     """
 
     vectors: dict[int, np.ndarray]
@@ -96,12 +100,21 @@ class Message:
 class Signals:
     """Messages by location; what threads have fenced, and what waits for their next fence.
 
-    counted: by location, the messages of a counter that only grows, in the order of its values.
-    released: by thread and location, what the thread's releases of it have handed on. waiting: by
-    thread and location; observed: the same, also of what has been learned since, with the serial
-    number of the last such read. learned: by thread, location and scope, what it has learned there
-    last. sequential: by chunk and thread, what was
-    fenced by fences of the one order of all fences, which also serve threads that know of them.
+    Attributes
+    ----------
+    counted : dict
+        By location, the messages of a counter that only grows, in the order of its values.
+    released : dict
+        By thread and location, what the thread's releases of it have handed on.
+    waiting : dict
+        By thread and location.
+    observed : dict
+        The same, also of what has been learned since, with the serial number of the last such read.
+    learned : dict
+        By thread, location and scope, what it has learned there last.
+    sequential : dict
+        By chunk and thread, what was fenced by fences of the one order of all fences, which also serve
+        threads that know of them.
     """
 
     locations: dict[tuple[int, int], Message] = field(default_factory=dict)

@@ -36,11 +36,22 @@ FREE, MERGES = range(2)  # items of `counts`
 class Rows(NamedTuple):
     """The arrays of `VectorClocks`, for compiled functions.
 
-    known: (vectors, rows, columns). floor: (rows,), a serial number up to which every access of
-    the cluster is known. users: (rows,), threads that share a row, 1 for a message. foreign:
-    (rows,), the number of a set of vectors of other clusters, 0 for none. row_of: (T,). free: rows
-    not in use, of which counts[FREE] are valid. merges: (n, 2), a row and the set that it must
-    still learn; counts[MERGES] are valid.
+    Attributes
+    ----------
+    known : array
+        (vectors, rows, columns).
+    floor : array
+        (rows,), a serial number up to which every access of the cluster is known.
+    users : array
+        (rows,), threads that share a row, 1 for a message.
+    foreign : array
+        (rows,), the number of a set of vectors of other clusters, 0 for none.
+    row_of : array
+        (T,).
+    free : array
+        Rows not in use, of which counts[FREE] are valid.
+    merges : array
+        (n, 2), a row and the set that it must still learn; counts[MERGES] are valid.
     """
 
     known: np.ndarray
@@ -56,9 +67,20 @@ class Rows(NamedTuple):
 class VectorClocks:
     """The vector clocks of all threads of a chunk.
 
-    width: threads of a cluster, which are the first columns; full: those that exist. vectors: 1, or
-    3 where the async proxy is used. devices: their clusters take turns; the threads of each begin with
-    one row. columns: by cluster, how many columns are in use. phases: by row, the phase of a message.
+    Attributes
+    ----------
+    width
+        Threads of a cluster, which are the first columns.
+    full
+        Those that exist.
+    vectors
+        1, or 3 where the async proxy is used.
+    devices
+        Their clusters take turns; the threads of each begin with one row.
+    columns
+        By cluster, how many columns are in use.
+    phases
+        By row, the phase of a message.
     """
 
     def __init__(self, threads: int, width: int, full: int, vectors: int, devices: int) -> None:

@@ -26,8 +26,16 @@ SOON = 4  # steps after which the next launch may begin, at most
 class Launching:
     """One of the launches: its overlap (`sync.grids`), and the event that ends it.
 
-    blocks: of its grid. free: those that let the next launch start. chunk: the one that runs.
-    error: what it raised.
+    Attributes
+    ----------
+    blocks
+        Of its grid.
+    free : set
+        Those that let the next launch start.
+    chunk : Chunk or None
+        The one that runs.
+    error : BaseException or None
+        What it raised.
     """
 
     chunk: Chunk | None = None
@@ -65,8 +73,13 @@ class Launching:
 class Interleaving:
     """One order of launches.
 
-    switches: in turn, the number of a launch that stopped, its place (None: it has ended), and the
-    number of the launch that runs next. unfinished: not all launches have come to their end.
+    Attributes
+    ----------
+    switches : list
+        In turn, the number of a launch that stopped, its place (None: it has ended), and the number of the
+        launch that runs next.
+    unfinished
+        Not all launches have come to their end.
     """
 
     def __init__(self, blocks: Sequence[int], seed: int) -> None:

@@ -28,7 +28,12 @@ _SWITCH = re.compile(r"b(\d{1,9})w(\d{1,2})(?:l(\d{1,2})(?:-(\d{1,2}))?)?@(\d{1,
 class Switch:
     """A warp, or its lanes from the first to the last, stops before its `point`th point.
 
-    block: the number of the block in the launch, x fastest. point: counted from 1.
+    Attributes
+    ----------
+    block : int
+        The number of the block in the launch, x fastest.
+    point : int
+        Counted from 1.
     """
 
     block: int
@@ -49,9 +54,15 @@ class Switch:
 class Event(NamedTuple):
     """Something that happened under a schedule.
 
-    kind: "point": the warp of `thread` starts `step`, its `number`th point. "stop", "go": threads
-    from `thread` on stop before `step`, or go on there, at the `number`th stop. chunk: its first
-    block. lanes: those that stop, if they are not the whole warp.
+    Attributes
+    ----------
+    kind : str
+        "point": the warp of `thread` starts `step`, its `number`th point. "stop", "go": threads from
+        `thread` on stop before `step`, or go on there, at the `number`th stop.
+    chunk : int
+        Its first block.
+    lanes : str
+        Those that stop, if they are not the whole warp.
     """
 
     kind: str

@@ -23,9 +23,16 @@ SPLITTING = 4  # one seed of so many splits warps into lanes
 class RandomSchedule:
     """Chooses who runs next.
 
-    blocked: (T,) the chunk's progress when a thread began to wait, READY if it does not wait.
-    group: warps that share a priority. retries: the running cohort is only asked whether it may
-    go on. lanes: draws which lanes run ahead; None: warps stay whole.
+    Attributes
+    ----------
+    blocked
+        (T,) the chunk's progress when a thread began to wait, READY if it does not wait.
+    group
+        Warps that share a priority.
+    retries
+        The running cohort is only asked whether it may go on.
+    lanes
+        Draws which lanes run ahead; None: warps stay whole.
     """
 
     def __init__(self, seed: int, chunk: Chunk) -> None:

@@ -30,11 +30,22 @@ IN_VAIN = 32  # turns of everybody without a write, after which nobody will go o
 class SwitchedSchedule:
     """Chooses who runs next in one chunk.
 
-    By thread: blocked: the chunk's progress when it began to wait, READY if it does not; counts:
-    points that it has started; stopped: the number of the switch at which it stands, 0 for none;
-    polling: it has given way to others. rank: by warp, its place in the base order. length, still:
-    slices that the running warp has had, and those in a row without a write. turns: how often
-    everybody has polled since the last write.
+    By thread: blocked: the chunk's progress when it began to wait, READY if it does not;
+
+    Attributes
+    ----------
+    counts
+        Points that it has started.
+    stopped
+        The number of the switch at which it stands, 0 for none.
+    polling
+        It has given way to others.
+    rank
+        By warp, its place in the base order.
+    length, still
+        Slices that the running warp has had, and those in a row without a write.
+    turns
+        How often everybody has polled since the last write.
     """
 
     def __init__(self, schedule: Schedule, chunk: Chunk) -> None:

@@ -22,12 +22,23 @@ REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
 class Clusters:
     """The clusters of a chunk; `gone` are the CTAs that have ended.
 
-    Threads that have exited are not waited for, and release nothing: the manual promises order only
-    for accesses before an arrival.
-    arrivals, waits: (T,), how many times each thread has arrived at its cluster's barrier and
-    passed it. phase: how many times each barrier has completed. met: steps that arrived.
-    registers: (warps,), 0 for as many as at the launch. changes: (step, registers) of each warp, in
-    order. wanted: what a CTA would own with the registers for which a warp waits.
+    Threads that have exited are not waited for, and release nothing: the manual promises order only for
+    accesses before an arrival.
+
+    Attributes
+    ----------
+    arrivals, waits
+        (T,), how many times each thread has arrived at its cluster's barrier and passed it.
+    phase
+        How many times each barrier has completed.
+    met
+        Steps that arrived.
+    registers
+        (warps,), 0 for as many as at the launch.
+    changes : dict
+        (step, registers) of each warp, in order.
+    wanted : dict
+        What a CTA would own with the registers for which a warp waits.
     """
 
     arrivals, waits = PerThread(), PerThread()

@@ -66,11 +66,22 @@ REMOTE = 1 << 40  # in the number of a barrier, for what threads of other CTAs h
 class Mbarriers(EagerDict):
     """The mbarriers of a chunk of CTAs.
 
-    state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
-    used: (CTAs,), rows in use. asks_for: (T, 2), slot and phase that a thread waits for, or -1.
-    arrivers: by step and row, the threads that have arrived. early: (T,), who was told by the last
-    `done` that copies are under way, unusually.
-    settle: ends the copies of single threads when threads have seen phases end.
+    Attributes
+    ----------
+    state
+        (CTAs, rows, columns).
+    index
+        (CTAs, slots), the row of each slot; row 0 is no barrier.
+    used
+        (CTAs,), rows in use.
+    asks_for
+        (T, 2), slot and phase that a thread waits for, or -1.
+    arrivers : dict
+        By step and row, the threads that have arrived.
+    early
+        (T,), who was told by the last `done` that copies are under way, unusually.
+    settle : function
+        Ends the copies of single threads when threads have seen phases end.
     """
 
     settle: Callable[[], None]

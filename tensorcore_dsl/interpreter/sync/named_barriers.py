@@ -45,12 +45,24 @@ class _State(NamedTuple):
 class NamedBarriers:
     """The sixteen barriers of each CTA of a chunk.
 
-    By (CTA, barrier): arrived: threads, in whole warps; expected: threads, 0 before the first
-    arrival, -1 for all of the CTA; phase: how often it completed; last: threads of the phase
-    before; votes: true predicates and threads of the running phase. By (warp, barrier): lanes:
-    those that have arrived while others of the warp have not; counted: warps that arrived in this
-    phase. By thread: waits_at, waits_for: the barrier (-1: none) and the phase that it waits for;
-    true, voters: the votes of the last one passed.
+    By (CTA, barrier): arrived: threads, in whole warps;
+
+    Attributes
+    ----------
+    expected
+        Threads, 0 before the first arrival, -1 for all of the CTA.
+    phase
+        How often it completed.
+    last
+        Threads of the phase before.
+    votes
+        True predicates and threads of the running phase. By (warp, barrier): lanes: those that have arrived
+        while others of the warp have not.
+    counted
+        Warps that arrived in this phase. By thread: waits_at, waits_for: the barrier (-1: none) and the
+        phase that it waits for.
+    true, voters
+        The votes of the last one passed.
     """
 
     waits_at = PerThread(-1)

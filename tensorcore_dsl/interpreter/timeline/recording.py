@@ -26,8 +26,12 @@ Phase = tuple[str, int, int, int]
 class Access(NamedTuple):
     """Words that a warp loads or stores.
 
-    passes: passes over the banks (shared memory) or 32-byte sectors (global memory); ideal: as few
-    as the same bytes can take.
+    Attributes
+    ----------
+    passes : int
+        Passes over the banks (shared memory) or 32-byte sectors (global memory).
+    ideal : int
+        As few as the same bytes can take.
     """
 
     warp: int
@@ -101,9 +105,22 @@ class Entry(NamedTuple):
 class Recording:
     """The first blocks of a launch.
 
-    blocks: recorded blocks, whole clusters. warps: of a block. cluster: blocks of a cluster. grid:
-    blocks of the launch. shared_bytes: of a block. operands: bytes of the arrays of the launch.
-    barriers: the step that initialised an mbarrier, by (kind, block, slot).
+    Attributes
+    ----------
+    blocks : int
+        Recorded blocks, whole clusters.
+    warps : int
+        Of a block.
+    cluster : int
+        Blocks of a cluster.
+    grid : int
+        Blocks of the launch.
+    shared_bytes : int
+        Of a block.
+    operands : int
+        Bytes of the arrays of the launch.
+    barriers : dict
+        The step that initialised an mbarrier, by (kind, block, slot).
     """
 
     steps: list[Step]

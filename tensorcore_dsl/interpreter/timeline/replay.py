@@ -85,7 +85,15 @@ class Multiplication(NamedTuple):
 
 @dataclass
 class Track:
-    """A warp of the replay. place: the next step; ready: by register, when it can be read."""
+    """A warp of the replay.
+
+    Attributes
+    ----------
+    place : int
+        The next step.
+    ready : dict
+        By register, when it can be read.
+    """
 
     number: int  # over all blocks
     block: int
@@ -104,9 +112,15 @@ class Track:
 class Replay:
     """The replay of the recorded blocks, each on an SM with `resident` - 1 more like it.
 
-    sms: SMs that share L2 and DRAM. from_dram: the part of loaded bytes that DRAM delivers; cold:
-    the part that is not in the L2 cache when it is asked for, although another block may have
-    asked for it just before.
+    Attributes
+    ----------
+    sms
+        SMs that share L2 and DRAM.
+    from_dram
+        The part of loaded bytes that DRAM delivers.
+    cold
+        The part that is not in the L2 cache when it is asked for, although another block may have asked
+        for it just before.
     """
 
     def __init__(

@@ -19,10 +19,21 @@ WARPGROUP_WARPS = 4
 class StepCost:
     """The static costs of a step.
 
-    kind: NOTHING, COPY (of registers, which the assembler removes), ISSUE, JUMP, MMA (a product of
-    a warp) or PRODUCT (an asynchronous one of a warpgroup). slots: cycles of the scheduler.
-    latency: cycles until what it writes can be read. tensor: cycles of the tensor core that a
-    product takes. asynchronous: it starts copies of single threads. bulk: it starts a bulk copy.
+    Attributes
+    ----------
+    kind : int
+        NOTHING, COPY (of registers, which the assembler removes), ISSUE, JUMP, MMA (a product of a warp) or
+        PRODUCT (an asynchronous one of a warpgroup).
+    slots : float
+        Cycles of the scheduler.
+    latency : float
+        Cycles until what it writes can be read.
+    tensor : float
+        Cycles of the tensor core that a product takes.
+    asynchronous : bool
+        It starts copies of single threads.
+    bulk : bool
+        It starts a bulk copy.
     """
 
     kind: int

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Unit:
-    """A unit that serves one request after the other. free: when it is; busy: cycles in use."""
+    """A unit that serves one request after the other.
+
+    Attributes
+    ----------
+    free : float
+        When it is.
+    busy : float
+        Cycles in use.
+    """
 
     free: float = 0.0
     busy: float = 0.0

@@ -32,8 +32,14 @@ class Tensor(NamedTuple):
 class AttributeArray(NamedTuple):
     """Array that is read by its attributes: paths to the pointer, the strides and the device.
 
-    A name that ends in "()" is a method. own_stream: its library has a current stream, which
-    launches join. stride_unit: path to the bytes that a stride counts; () where it counts bytes.
+    A name that ends in "()" is a method.
+
+    Attributes
+    ----------
+    own_stream : bool
+        Its library has a current stream, which launches join.
+    stride_unit : tuple
+        Path to the bytes that a stride counts; () where it counts bytes.
     """
 
     cls: type
