@@ -8,6 +8,7 @@ import types
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import Dlpack, new_capsule
 from fake_gpu import OnGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,35 +142,26 @@ def test_cuda_array_interface_refused():
         describe(OnGpu(aligned(4, np.int8), mask=object()))
 
 
-class Capsuled:
-    """What offers DLPack alone."""
-
-    def __init__(self, array, device=(1, 0)):
-        self.array, self.device, self.streams = array, device, []
-
-    def __dlpack_device__(self):
-        return self.device
-
-    def __dlpack__(self, stream=None):
-        self.streams.append(stream)
-        return self.array.__dlpack__()
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.uint8, np.float64, np.bool_])
 def test_dlpack(dtype):
     array = np.zeros((5, 6, 32), dtype)[1:, :, ::2]
-    assert describe(Capsuled(array)) == describe(array)
+    assert describe(Dlpack(array)) == describe(array)
 
 
 @pytest.mark.parametrize("device", [(2, 1), (13, 1)])
 def test_dlpack_on_gpu(device):
-    on_gpu = Capsuled(np.zeros((2, 8)), device)
-    assert not describe(on_gpu).on_host
-    assert on_gpu.streams == [1]  # the producer is told to order itself before our stream
+    streams = []
+
+    def export(stream=None, **_):
+        streams.append(stream)
+        return np.zeros((2, 8)).__dlpack__()
+
+    assert not describe(Dlpack(types.SimpleNamespace(__dlpack__=export), device)).on_host
+    assert streams == [1]  # the producer is told to order itself before our stream
 
 
 def test_dlpack_zero_dimensions():
-    assert describe(Capsuled(np.array(1.0))).shape == ()
+    assert describe(Dlpack(np.array(1.0))).shape == ()
 
 
 def test_dlpack_byte_offset():
@@ -178,25 +170,21 @@ def test_dlpack_byte_offset():
     shape = (ctypes.c_int64 * 1)(8)
     data = numbers.ctypes.data
     tensor = protocols.DLTensor(data, 1, 0, 1, 0, 32, 1, shape, None, 16)
-    make = ctypes.pythonapi.PyCapsule_New
-    make.argtypes, make.restype = ([ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.py_object)
-    producer = types.SimpleNamespace(
-        __dlpack__=lambda: make(ctypes.addressof(tensor), b"dltensor", None), __dlpack_device__=lambda: (1, 0)
-    )
-    found = describe(producer)
+    capsule = new_capsule(ctypes.addressof(tensor), b"dltensor", None)
+    found = describe(Dlpack(types.SimpleNamespace(__dlpack__=lambda: capsule), (1, 0)))
     assert (found.pointer, found.shape, found.strides) == (data + 16, (8,), (1,))
 
 
 def test_dlpack_refused():
     with pytest.raises(ArgumentError, match="device type 10"):
-        describe(Capsuled(np.zeros(2), (10, 0)))
+        describe(Dlpack(np.zeros(2), (10, 0)))
     with pytest.raises(ArgumentError, match="type code 5 of 64 bits"):
-        describe(Capsuled(np.zeros(2, np.complex64)))
+        describe(Dlpack(np.zeros(2, np.complex64)))
 
 
 def test_immutable_producers():
-    capsuled = type("Array", (Capsuled,), {"__module__": "jaxlib.xla_extension"})
-    assert not describe(capsuled(np.zeros(2))).type.writable
+    exported = type("Array", (Dlpack,), {"__module__": "jaxlib.xla_extension"})
+    assert not describe(exported(np.zeros(2))).type.writable
 
 
 # What is refused

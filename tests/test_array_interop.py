@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import Dlpack, new_capsule
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -16,10 +17,6 @@ from tensorcore_dsl.runtime.array_interop import DLManagedTensorVersioned, DLTen
 
 READ_ONLY, COPIED = 1, 2
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_new_capsule.restype = ctypes.py_object
 
 
 class Versioned:
@@ -36,23 +33,10 @@ class Versioned:
 
     def __dlpack__(self, **options: Any) -> Any:
         self.asked.append(options)
-        return _new_capsule(ctypes.addressof(self.managed), b"dltensor_versioned", None)
+        return new_capsule(ctypes.addressof(self.managed), b"dltensor_versioned", None)
 
 
-class Exported:
-    """What offers DLPack alone, as the library of `array` exports it."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-
-class OfOldLibrary(Exported):
+class OfOldLibrary(Dlpack):
     def __dlpack__(self) -> Any:
         return self.array.__dlpack__()
 
@@ -91,9 +75,9 @@ def test_capsules_that_are_refused(producer, text):
 
 def test_numpy_exports_read_only_arrays_with_their_flag():
     array = np.arange(8, dtype=np.float32)
-    assert describe(Exported(array)).type.writable
+    assert describe(Dlpack(array)).type.writable
     array.flags.writeable = False
-    assert not describe(Exported(array)).type.writable
+    assert not describe(Dlpack(array)).type.writable
     with pytest.raises(tc.ArgumentError, match="method refuses: .*readonly"):
         describe(OfOldLibrary(array))
 
@@ -114,7 +98,7 @@ def test_capsules_are_given_back():
         def __dlpack__(self, **options: Any) -> Any:
             self.managed.deleter = ctypes.cast(deleter, ctypes.c_void_p).value
             address = ctypes.addressof(self.managed)
-            return _new_capsule(address, b"dltensor_versioned", ctypes.cast(destroyed, ctypes.c_void_p))
+            return new_capsule(address, b"dltensor_versioned", ctypes.cast(destroyed, ctypes.c_void_p))
 
     producer = Counting()
     for _ in range(3):

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import Dlpack
 from numpy.lib.stride_tricks import as_strided
 from whole_numbers import exact, hopper  # noqa: F401
 
@@ -34,19 +35,6 @@ BIAS = np.ones(64, np.float32)
 gemm, grouped, swiglu = kernels.gemm, kernels.grouped_gemm, kernels.swiglu
 scaled, requantised = kernels.scaled_gemm, kernels.requantised_gemm
 SPARSE = kernels.compress(np.zeros((64, 64), BF16))
-
-
-class Capsuled:
-    """What offers DLPack alone."""
-
-    def __init__(self, array: Any, device: int = 1) -> None:
-        self.array, self.device = array, device
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device, 0
 
 
 def on_gpu(array: np.ndarray) -> Any:
@@ -89,7 +77,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "mixed types": (gemm, (H, B), {}, "a holds f16 but b holds bf16; convert one"),
     "masked a": (gemm, (np.ma.array(H), H), {}, "a: a masked array, and kernels know no masks; pass x.filled("),
     "on a GPU": (gemm, (on_gpu(H), H), {}, "SimpleNamespace on a GPU, and the target is the CPU"),
-    "DLPack refuses": (gemm, (Capsuled(H, 2), H), {}, "a: its __dlpack__ method refuses"),
+    "DLPack refuses": (gemm, (Dlpack(H, (2, 0)), H), {}, "a: its __dlpack__ method refuses"),
     "sizes": (gemm, (H, H[:32]), {}, "a is 64x64 and b is 32x64: a's columns must be as many as b's rows"),
     "batches": (gemm, (H[None].repeat(2, 0), H[None].repeat(3, 0)), {}, "the batches differ"),
     # C
@@ -173,7 +161,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     # grouped
     "grouped: offsets": (grouped, (B, EXPERTS, [0, 10, 64]), {}, "offsets is [0, 10, 64] (list)"),
     "grouped: wide offsets": (grouped, (B, EXPERTS, OFFSETS.astype(np.int64)), {}, "offsets are s64 of shape (3,)"),
-    "grouped: DLPack offsets": (grouped, (B, EXPERTS, Capsuled(np.array([0, 99, 64], np.int32))), {},
+    "grouped: DLPack offsets": (grouped, (B, EXPERTS, Dlpack(np.array([0, 99, 64], np.int32))), {},
                                 "offsets must ascend; offsets[1] is 99"),
     "grouped: out": (grouped, (B, EXPERTS, OFFSETS), {"out": B}, "out shares memory with a"),
     "grouped: out's type": (grouped, (B, EXPERTS, OFFSETS), {"out": X}, "out holds f32; the product gives bf16"),
@@ -259,20 +247,20 @@ def test_accepted(options):
 def test_arrays_that_offer_dlpack_alone():
     a, b, c = (numbers(64, 64, dtype=np.float16, seed=seed) for seed in range(3))
     out = np.zeros((64, 64), np.float16)
-    d = gemm(Capsuled(a), Capsuled(b), Capsuled(c), out=Capsuled(out))
-    assert isinstance(d, Capsuled)
+    d = gemm(Dlpack(a), Dlpack(b), Dlpack(c), out=Dlpack(out))
+    assert isinstance(d, Dlpack)
     assert np.array_equal(out, exact(a, b) + c)
-    assert np.array_equal(gemm(Capsuled(a), b), exact(a, b))
+    assert np.array_equal(gemm(Dlpack(a), b), exact(a, b))
 
 
 def test_empty_products_of_arrays_that_do_not_compute():
     a, b = H[:, :0], H[:0]
-    for named in ({"out": Capsuled(H.copy())}, {"c": Capsuled(H)}):
-        with pytest.raises(tc.ArgumentError, match="K is 0, so no kernel runs, and (out|c) is a Capsuled"):
+    for named in ({"out": Dlpack(H.copy())}, {"c": Dlpack(H)}):
+        with pytest.raises(tc.ArgumentError, match="K is 0, so no kernel runs, and (out|c) is a Dlpack"):
             gemm(a, b, **named)
-    assert gemm(H[:0], H, out=Capsuled(H[:0].copy())) is not None
-    with pytest.raises(tc.ArgumentError, match="c is a Capsuled, which has no views"):
-        gemm(H, H, Capsuled(H[0]))
+    assert gemm(H[:0], H, out=Dlpack(H[:0].copy())) is not None
+    with pytest.raises(tc.ArgumentError, match="c is a Dlpack, which has no views"):
+        gemm(H, H, Dlpack(H[0]))
 
 
 def test_every_parameter_is_documented():

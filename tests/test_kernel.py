@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import Dlpack
 from fake_gpu import FakeGpu
 from running import ASSEMBLES
 
@@ -383,17 +384,6 @@ def test_torch_tensors_share_their_memory(dtype):
     else:
         double.emulate[1, 8](x, out)
         assert torch.equal(out.to(torch.float32), 2 * numbers)
-
-
-class Dlpack:
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__()
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
 
 def test_dlpack():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import new_capsule
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arch import arch
@@ -25,10 +26,6 @@ from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.runtime.array_interop import DLTensor, read_array, stream_handle
 from tests.ir_reader import parse_kernel
 from tests.running import execute_text
-
-new_capsule = ctypes.pythonapi.PyCapsule_New
-new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-new_capsule.restype = ctypes.py_object
 
 
 class TestEmulate:

@@ -3,7 +3,7 @@
 import types
 
 import pytest
-from test_arguments import Capsuled
+from arrays import Dlpack
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError
@@ -66,4 +66,4 @@ def test_refused(make, text):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.bool])
 def test_dlpack(dtype):
     tensor = torch.zeros((5, 6, 32), dtype=dtype)[1:, :, ::2]
-    assert describe(Capsuled(tensor)) == describe(tensor)
+    assert describe(Dlpack(tensor)) == describe(tensor)
