@@ -823,6 +823,17 @@ def test_accumulators_that_a_compiler_moves_behind_the_fence(between, message):
         assert (x == 1).all()
 
 
+def test_messages_leave_out_names_that_cpp_mangles():
+    body = "ld.param.u64 %rd1, [_Z1fPi_param_0]; ld.param.u64 %rd2, [_Z1fPi_param_1+8]; "
+    body += "ld.global.u32 %r1, [%rd1+4]; st.global.u32 [%rd2+8], %r1; ret;"
+    params = ".param .u64 _Z1fPi_param_0, .param .align 8 .b8 _Z1fPi_param_1[16]"
+    k = ptx.load(module(body, params).ptx.replace("entry k", "entry _Z1fPi"))["_Z1fPi"]
+    one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
+    for x, y, name in ((one, two, "param_0"), (two, two, r"param_1\+8")):
+        with pytest.raises(tc.OutOfBounds, match=f"argument '{name}', which has"):
+            k[1, 1](x, {8: y})
+
+
 def test_one_kernel_that_is_refused_leaves_the_others():
     both = ptx.load("""
 .version 8.0
@@ -1128,7 +1139,7 @@ WAIT:
         k[1, 32]({0: tensor_map}, copy, y)
         assert np.array_equal(y, x[:4]) and not copy[8:].any()
     else:
-        with pytest.raises(tc.OutOfBounds, match=r"in the tensor map 'm in memory'; pass \{0: map\}"):
+        with pytest.raises(tc.OutOfBounds, match=r"in the tensor map 'm'; pass \{0: map\}"):
             k[1, 32](tensor_map, copy, y)
 
 

@@ -33,7 +33,7 @@ from tensorcore_dsl.isa.advice import translated
 from tensorcore_dsl.ptx import syntax, system_library
 from tensorcore_dsl.ptx.foreign_kernel import ForeignKernel
 from tensorcore_dsl.ptx.reader import LOCAL, kernel_of
-from tensorcore_dsl.ptx.structs import StructInMemory, parts_of
+from tensorcore_dsl.ptx.structs import StructInMemory, parts_of, shown
 from tensorcore_dsl.ptx.tensor_maps import TensorMap
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
@@ -323,7 +323,7 @@ class PtxKernel(ForeignKernel):
                 _value(
                     x.content(pointers) if isinstance(x, StructInMemory) else x,
                     param.value.type.dtype,
-                    param.name,
+                    shown(param.name),
                 )
                 for x, param in zip(values, self.ir.params, strict=True)
             ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -62,6 +63,11 @@ class StructInMemory:
         return data
 
 
+def shown(name: str) -> str:
+    """Return a parameter's name for messages, without that of a kernel that C++ or CuTe DSL has named."""
+    return re.sub(r"^(_Z|kernel_cutlass_)\w+_(?=param_\d)", "", name).removesuffix(" in memory")
+
+
 def _in_order(fields: dict[int, Any]) -> list[tuple[int, Any]]:
     """Sort fields by their offsets, bytes first, over which other fields may lie."""
     return sorted(fields.items(), key=lambda field: (not isinstance(field[1], bytes), field[0]))
@@ -100,7 +106,7 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
             f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass its bytes, or a "
             'dict with the value of each field by its offset, {0: 1.5, 8: array}, and all other "bytes"'
         )
-    parts = {in_memory(param.name): StructInMemory(param.name, param.size, fields)}
+    parts = {in_memory(param.name): StructInMemory(shown(param.name), param.size, fields)}
     parts |= {part_name(param.name, at): x for at, x in fields.items() if not isinstance(x, bytes)}
     data, is_known = np.zeros(param.size, np.uint8), np.zeros(param.size, np.bool_)
     for start, x in _in_order(fields):
