@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from arrays import Dlpack, new_capsule
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.runtime.arguments import describe
-from tensorcore_dsl.runtime.array_interop import DLManagedTensorVersioned, DLTensor
+from tensorcore_dsl.runtime.array_interop import DLManagedTensorVersioned, DLTensor, read_array, stream_handle
 
 READ_ONLY, COPIED = 1, 2
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -161,3 +162,73 @@ def test_products_of_arrays_of_jax(jnp, dtype):
     found = kernels.gemm(a, b, c)
     assert isinstance(found, np.ndarray) and str(found.dtype) == dtype
     assert jnp.array_equal(jnp.asarray(found), a @ b + c)
+
+
+# -- protocols that answer what they must not ---------------------------------------------------
+
+
+class Broken(SimpleNamespace):
+    """An array by protocols of which each answers what it is told to."""
+
+
+def answering(answer: Any) -> Any:
+    """A method that returns this, or raises it."""
+
+    def method(*_: Any, **__: Any) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return method
+
+
+def capsule(**changed: Any) -> Any:
+    memory, extents = np.zeros(8, np.float32), (ctypes.c_int64 * 1)(8)
+    tensor = DLTensor(memory.ctypes.data, 1, 0, 1, 2, 32, 1, extents, None, 0)
+    for name, value in changed.items():
+        setattr(tensor, name, value)
+    KEPT.extend((memory, extents, tensor))
+    return new_capsule(ctypes.addressof(tensor), b"dltensor", None)
+
+
+KEPT: list[Any] = []
+
+
+def exported(capsule: Any, device: Any = (1, 0)) -> Any:
+    return Broken(__dlpack__=answering(capsule), __dlpack_device__=answering(device))
+
+
+def test_capsules_made_by_hand():
+    raw = read_array(exported(capsule()))
+    assert raw is not None and raw.shape == (8,)
+
+
+@pytest.mark.parametrize("changed", [{"ndim": -1}, {"ndim": 10**6}, {"shape": None}, {"byte_offset": 2**63}])
+def test_wrong_fields_of_capsules(changed):
+    with pytest.raises(tc.ArgumentError, match="a Broken whose array protocol is broken"):
+        read_array(exported(capsule(**changed)))
+
+
+@pytest.mark.parametrize("device", [None, (), "cpu", (None, 0), KeyError("x")])
+def test_wrong_devices(device):
+    with pytest.raises(tc.ArgumentError, match="a Broken whose array protocol is broken"):
+        read_array(exported(capsule(), device))
+
+
+@pytest.mark.parametrize("capsule", [None, 3, "x"])
+def test_what_is_no_capsule(capsule):
+    with pytest.raises(tc.ArgumentError, match="array protocol is broken"):
+        read_array(exported(capsule))
+
+
+def test_interfaces_and_streams():
+    for interface in (
+        3,
+        {},
+        {"shape": (1,), "typestr": "<f4", "data": 3},
+        {"shape": (-1,), "typestr": "<f4", "data": (8, False)},
+    ):
+        with pytest.raises(tc.ArgumentError, match="array protocol is broken"):
+            read_array(Broken(__cuda_array_interface__=interface))
+    with pytest.raises(tc.ArgumentError, match="stream protocol is broken"):
+        stream_handle(Broken(__cuda_stream__=answering((0,))))

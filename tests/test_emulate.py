@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl import isa
-from tensorcore_dsl.errors import ArchError, Divergence, OperandError, OutOfBounds, UnknownInstruction
+from tensorcore_dsl.errors import (
+    ArchError,
+    Divergence,
+    EmulationError,
+    OperandError,
+    OutOfBounds,
+    TensorCoreError,
+    UnknownInstruction,
+)
 from tensorcore_dsl.interpreter import emulate
 from tensorcore_dsl.layout import Layout
 
@@ -306,3 +314,50 @@ class TestMistakes:
     def test_a_lane_that_names_nobody(self):
         with pytest.raises(Divergence, match="not in its own mask"):
             emulate("shfl.sync.idx.b32", 1, 0, 31, 0xFFFF)
+
+
+class TestNumbers:
+    def test_an_address_may_be_a_number(self):
+        shared = np.arange(256, dtype=np.uint8)
+        loaded = emulate("ld.shared.b32", 16, shared=shared)
+        assert set(loaded) == {int.from_bytes(bytes([16, 17, 18, 19]), "little")}
+        stored = emulate("st.shared.b32", 8, 7, shared=shared)
+        assert stored[8:12].view(np.uint32) == 7
+        assert emulate("atom.shared.add.u32", 0, 1, shared=np.zeros(4, np.uint8)).max() == 31
+        rows = emulate("ldmatrix.sync.aligned.m8n8.x4.shared.b16", 32, shared=shared)
+        assert rows.shape == (32, 4) and (rows[0] == shared[32:36].view(np.uint32)).all()
+
+    @pytest.mark.parametrize("address", [253, 256, 1 << 31, (1 << 32) - 4, (1 << 24) + 0xFFFFFC])
+    def test_addresses_outside(self, address):
+        with pytest.raises(TensorCoreError):
+            emulate("ld.shared.b32", address, shared=np.zeros(256, np.uint8))
+
+    @pytest.mark.parametrize("address", [0, 1 << 40, 3 << 39, 1 << 63, (1 << 64) - 4])
+    def test_there_is_no_global_memory_at_any_address(self, address):
+        with pytest.raises(OutOfBounds):
+            emulate("ld.global.b32", address)
+
+    @pytest.mark.parametrize("rank", [2, 17, 255])
+    def test_mbarriers_of_ctas_beyond_the_cluster(self, rank):
+        bar = (rank << 24) + 8
+        for text, more in (
+            ("mbarrier.arrive.release.cluster.shared::cluster.b64", ()),
+            ("mbarrier.arrive.expect_tx.shared::cta.b64", (16,)),
+        ):
+            with pytest.raises(EmulationError, match="CTA|cluster"):
+                emulate(text, bar, *more, shared=np.zeros(64, np.uint8))
+
+    def test_empty_batches(self):
+        none = np.zeros((0, 32), np.uint32)
+        assert emulate("add.u32", none, 1).shape == (0, 32)
+        assert emulate("st.shared.b32", none, 1, shared=np.zeros(16, np.uint8)).shape == (0, 16)
+
+    @pytest.mark.parametrize(
+        "given", [-1, 2**32, 1.5, float("nan"), float("inf"), pytest.param(10**5000, id="long")]
+    )
+    def test_immediates_out_of_range(self, given):
+        with pytest.raises(OperandError, match=r"operand n: .* was given"):
+            emulate("cp.async.wait_group", given)
+
+    def test_numbers_beyond_all_floats(self):
+        assert set(emulate("add.rn.f32", 10**400, 0)) == {0x7F800000}

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import ASSEMBLES, compare_with_python, launch
+from running import ASSEMBLES, compare_with_python, execute_text, launch
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import bf16, f16, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import CompileError
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 
@@ -1087,3 +1088,28 @@ def test_formats(capsys):
         f"{(i,)} {{'a': -7, 'b': [2.5]}} -72.5",
         "[(-7, '%'), [[]]] Pair(a=1, b=-7) ['3', 3] [2.50, Pair(a=2.50, b='x')]",
     ]
+
+
+# -- chains of branches ------------------------------------------------------------------------
+
+
+def chain(links: int) -> Any:
+    text = "".join(f"    elif i == {k}:\n        r = tc.u32({k})\n" for k in range(1, links))
+    source = (
+        "@tc.kernel\ndef kernel(x):\n    i = tc.threadIdx.x\n    r = tc.u32(0)\n"
+        f"    if i == 0:\n        r = tc.u32(0)\n{text}    x[i] = r\n"
+    )
+    return execute_text(source, f"<chain of {links}>", {"tc": tc})["kernel"]
+
+
+def test_long_chains_of_branches_run():
+    out = np.zeros(32, np.uint32)
+    chain(150).emulate[1, 32](out)
+    assert (out == np.arange(32)).all()
+
+
+@pytest.mark.parametrize("links", [400, 600])
+def test_longer_chains_are_refused(links):
+    with pytest.raises(CompileError, match=r"nest 201 deep; 200 are allowed") as error:
+        chain(links).emulate[1, 32](np.zeros(32, np.uint32))
+    assert error.value.loc is not None

@@ -202,6 +202,20 @@ def test_kernels_are_garbage_collected_with_their_launches():
     assert gone() is None
 
 
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"checks": "yes"}, tc.ArgumentError),
+        ({"profile": np.zeros(0)}, tc.ArgumentError),
+        ({"trace": 3}, tc.ArgumentError),
+        ({"arch": ["sm_90"]}, tc.ArchError),
+    ],
+)
+def test_options_of_emulators_that_cannot_be(options, error):
+    with pytest.raises(error):
+        double.emulator(**options)[1, 8](X, X.copy())
+
+
 # -- looking inside ---------------------------------------------------------------------------
 
 

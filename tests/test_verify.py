@@ -10,7 +10,7 @@ import pytest
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.dtypes import b32, f16, f32, pred, s32, u32, u64
-from tensorcore_dsl.errors import ArchError, Loc, VerifyError
+from tensorcore_dsl.errors import ArchError, Loc, TensorCoreError, VerifyError
 from tensorcore_dsl.ir import verify as rules
 from tensorcore_dsl.ir.nodes import Assign, Block, Const, Jump, Kernel, Op, Param, TensorMap, Type, Value
 from tensorcore_dsl.ir.verify import agree, verify
@@ -383,6 +383,36 @@ def test_reading_what_every_path_wrote_is_taken(name):
 )
 def test_which_types_agree(have, want, agrees):
     assert agree(have, want) is agrees
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("%4:u32 <- inf", "inf is no u32 constant"),
+        ("%4:u32*1000000000000 <- 0", "%4 has 1000000000000 registers; 1 to 4096 are allowed"),
+        ("%4:u32*0 <- 0", "%4 has 0 registers"),
+        ("cp.async.wait_group -1", "-1 was given; 0 to 4294967295 are allowed"),
+        ("cp.async.wait_group 4294967296", "4294967296 was given"),
+        ("cp.async.wait_group inf", "where an integer known at compile time is needed"),
+    ],
+)
+def test_constants_and_sizes_out_of_range(line, message):
+    with pytest.raises(TensorCoreError, match=message):
+        check(line)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("shared 99999999999 align 16", "99999999999 bytes of shared memory; 0 to 16777216"),
+        ("shared 0 align 1208925819614629174706176", "powers of two up to"),
+        ("min_blocks 0", "min_blocks is 0; 1 to 65535"),
+        ("max_registers 70000", "max_registers is 70000"),
+    ],
+)
+def test_sizes_of_kernels(words, message):
+    with pytest.raises(VerifyError, match=message):
+        verify(parse_kernel(f"kernel k() {words} {{\n}}"), ARCHS["sm_90a"])
 
 
 def test_every_rule_is_in_the_tables():
