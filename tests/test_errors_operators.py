@@ -341,3 +341,75 @@ def copies_backward(x):
 def copies_twelve_bytes(x):
     tile = tc.shared(4, tc.f32)
     tc.cp_async(tile.at(0), x.at(0), 12)
+
+
+# -- what would give a wrong result without a word ------------------------------------------------
+
+
+@refused(
+    "the keys of a dict and the items of a set are known at compile time, to compare them; a run-time value "
+    "of type f32 is not",
+    "{x[0]: 1}",
+    F32,
+)
+def key_of_dict(x: tc.Array):
+    x[0] = {x[0]: 1}.get(1, 0)
+
+
+@refused(
+    "the keys of a dict and the items of a set are known at compile time, to compare them; a run-time value "
+    "of type f32 is not",
+    "{x[0], x[0]}",
+    F32,
+)
+def item_of_set(x: tc.Array):
+    x[0] = len({x[0], x[0]})
+
+
+@refused(
+    "a run-time value of type pred and True are never one object: compare values with ==",
+    "(x[0] > 0) is True",
+    F32,
+)
+def identity(x: tc.Array):
+    x[0] = (x[0] > 0) is True
+
+
+@refused(
+    "< of a value of type s32 and 2147483648, which s32 does not hold: convert the value to a type that does, "
+    "such as s64",
+    "tc.s32(x[0]) < 2**31",
+    F32,
+)
+def beyond_s32(x: tc.Array):
+    x[0] = tc.s32(x[0]) < 2**31
+
+
+@refused(
+    "max of a value of type u32 and -1, which u32 does not hold: convert the value to a type that does, "
+    "such as s64",
+    "max(tc.u32(x[0]), -1)",
+    F32,
+)
+def negative_for_u32(x: tc.Array):
+    x[0] = max(tc.u32(x[0]), -1)
+
+
+@refused(
+    "// of a value of type u32 and -2, which u32 does not hold: convert the value to a type that does, "
+    "such as s64",
+    "tc.u32(x[0]) // -2",
+    F32,
+)
+def negative_divisor(x: tc.Array):
+    x[0] = tc.u32(x[0]) // -2
+
+
+@refused("1000000.0 does not fit in e4m3, whose largest is 448", "tc.e4m3(1e6)", F32)
+def beyond_e4m3(x: tc.Array):
+    x[0] = tc.e4m3(1e6).to(tc.f32)
+
+
+@refused("a shuffle moves values by 0 to 31 lanes, not by 32", "tc.shfl_xor(x[0], 32)", F32)
+def beyond_the_warp(x: tc.Array):
+    x[0] = tc.shfl_xor(x[0], 32)

@@ -9,6 +9,7 @@ import pydoc
 import sys
 import weakref
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -214,6 +215,62 @@ def test_kernels_are_garbage_collected_with_their_launches():
 def test_options_of_emulators_that_cannot_be(options, error):
     with pytest.raises(error):
         double.emulator(**options)[1, 8](X, X.copy())
+
+
+# -- what stands around a kernel ---------------------------------------------------------------
+
+FACTOR = 3
+SIZES = [1, 2]
+
+
+class Holder:
+    factor = 3
+
+
+@tc.kernel
+def reads(x, given: tc.Const = None):
+    x[0], x[1], x[2] = FACTOR, SIZES[0], Holder.factor
+    if given is not None:
+        x[3] = given.n
+
+
+def result(*given: Any) -> list[float]:
+    x = np.zeros(4, np.float32)
+    reads.emulate[1, 1](x, *given)
+    return x.tolist()
+
+
+def test_changes_around_a_kernel_compile_it_again(monkeypatch):
+    assert result() == [3, 1, 3, 0]
+    monkeypatch.setitem(globals(), "FACTOR", 5)
+    monkeypatch.setitem(globals(), "SIZES", [7])
+    assert result() == [5, 7, 3, 0]
+    SIZES[0] = 8
+    monkeypatch.setattr(Holder, "factor", 9)
+    assert result() == [5, 8, 9, 0]
+    compiled = reads._specialisations
+    assert result() == [5, 8, 9, 0] and reads._specialisations is compiled
+
+
+def test_const_objects_are_told_apart_by_their_contents():
+    given = SimpleNamespace(n=1)
+    assert result(given)[3] == 1
+    given.n = 2
+    assert result(given)[3] == 2
+
+
+def test_a_closure_that_changes():
+    n = 1
+
+    @tc.kernel
+    def closed(x):
+        x[0] = n
+
+    x = np.zeros(1, np.float32)
+    closed.emulate[1, 1](x)
+    n = 2
+    closed.emulate[1, 1](x)
+    assert x[0] == 2
 
 
 # -- looking inside ---------------------------------------------------------------------------

@@ -39,8 +39,14 @@ def test_config(given, grid, block):
         (dict(grid="1", block=1), "one to three integers"),
         (dict(grid=1, block=1, shared_bytes=-1), "less than none"),
         *((dict(grid=1, block=1, shared_bytes=n), "shared_bytes is") for n in ("1", 1.5, np.zeros(0))),
-        (dict(grid=1, block=1, shared_bytes=2**31), "2147483648 bytes of dynamic shared memory: 32 bits"),
-        (dict(grid=1, block=1, shared_bytes=10**400), "too many bytes of dynamic shared memory: 32 bits"),
+        (
+            dict(grid=1, block=1, shared_bytes=2**31),
+            "2147483648 bytes of dynamic shared memory: 32 bits with a sign",
+        ),
+        (
+            dict(grid=1, block=1, shared_bytes=10**400),
+            "too many bytes of dynamic shared memory: 32 bits with a sign",
+        ),
         (dict(grid=3, block=1, cluster=2), "no multiple of cluster"),
         (dict(grid=32, block=1, cluster=(8, 1, 1), shared_bytes=0), None),
         (dict(grid=(32, 4), block=1, cluster=(8, 4)), "32 blocks; 16 are allowed"),

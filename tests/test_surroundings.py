@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import heapq
+import itertools
 import operator
 import random
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refused_kernels import Refusals, check
+from refused_kernels import F32, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import CompileError, UnsupportedSyntax
@@ -47,12 +48,14 @@ SETTINGS = Settings()
 SPACE = SimpleNamespace(items=[1])
 FIGURES = np.arange(4.0)
 PLAIN = 3
+COUNTER = itertools.count()
+GENERATOR = np.random.default_rng(0)
 
 
 def contents() -> str:
     return repr(
         (NUMBERS, NESTED, TABLE, sorted(NAMES), QUEUE, LOG.values, vars(LOG).keys(), Log.all)
-        + (SETTINGS, SPACE, FIGURES, PLAIN)
+        + (SETTINGS, SPACE, FIGURES, PLAIN, COUNTER)
     )
 
 
@@ -67,9 +70,9 @@ def test_refused(case):
     check(case)  # it is no accident of the first time
 
 
-def theirs(name: str, at: str, **options: Any) -> Any:
+def theirs(name: str, at: str, *args: Any, **options: Any) -> Any:
     message = f"{name!r} belongs to the code around the kernel and cannot be changed by it"
-    return refused(f"{message}; copy it first", at, **options)
+    return refused(f"{message}; copy it first", at, *args, **options)
 
 
 # -- lists, dicts, sets ------------------------------------------------------------------------
@@ -355,6 +358,43 @@ def appends_to_a_deque_at_run_time(n: tc.s32):
     waiting = collections.deque()
     for i in range(n):
         waiting.append(i)
+
+
+@theirs("COUNTER", "next(COUNTER)", F32)
+def advances_a_global(x: tc.Array):
+    x[0] = next(COUNTER)
+
+
+@refused(
+    "a list_iterator cannot be changed under a run-time condition or in a run-time loop; lists, dicts and "
+    "dataclasses can",
+    "next(items)",
+    F32,
+)
+def advances_in_a_loop(x: tc.Array):
+    items = iter([1, 2, 3])
+    for i in range(x.shape[0]):
+        x[i] = next(items)
+
+
+@refused(
+    "random draws a number when the kernel is compiled, not at run time: pass an array of random numbers, or "
+    "make the generator in the kernel",
+    "random.random()",
+    F32,
+)
+def draws(x: tc.Array):
+    x[0] = random.random()
+
+
+@refused(
+    "random draws a number when the kernel is compiled, not at run time: pass an array of random numbers, or "
+    "make the generator in the kernel",
+    "GENERATOR.random()",
+    F32,
+)
+def draws_from_a_global(x: tc.Array):
+    x[0] = GENERATOR.random()
 
 
 # -- what kernels may do -----------------------------------------------------------------------

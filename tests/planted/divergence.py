@@ -55,6 +55,12 @@ def shuffle_of_half_a_warp(x, out, mistake: tc.Const):
             out[lane] = value
 
 
+@planted(1, 32, mapped(64, np.ones_like), error('tc.vote("any"', says="lanes 8-31 have run to the end"))
+def vote_in_a_loop_that_some_leave(x, out, mistake: tc.Const):
+    for i in range(tc.lane_id(), 40 if mistake else 64, 32):
+        out[i] = 1 if tc.vote("any", x[i] > 0) else 0
+
+
 def _next_large(x):
     return ((x % 2 == 0) & (np.append(x[1:], x[-1]) > 500)).astype(np.int32)
 
