@@ -141,8 +141,7 @@ def _typed(kernel: Kernel) -> set[Value]:
     values = {p.value for p in kernel.params}
     for node in walk(kernel.body):
         if isinstance(node, Op):
-            operands = (*node.instr.results, *node.instr.operands)
-            named = zip((*node.results, *node.operands), operands)
+            named = zip((*node.results, *node.operands), node.instr.sides)
             values.update(
                 source if isinstance(source, Value) else source.base  # type: ignore[misc]
                 for source, operand in named

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.context import Context, active_threads
 from tensorcore_dsl.isa.effects import BLOCKING, VOLATILE, Effect
 from tensorcore_dsl.isa.memory import no_effect
 from tensorcore_dsl.isa.spec import Instruction, row
@@ -42,7 +42,7 @@ def vote(ctx: Context, instr: Instruction, barrier: Any, *operands: Any) -> tupl
 
 
 def trap(ctx: Context, instr: Instruction) -> None:
-    if ctx.active is None or ctx.active.any():
+    if active_threads(ctx).any():
         raise EmulationError("the kernel executed trap")
 
 

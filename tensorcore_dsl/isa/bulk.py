@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa import generic, reductions
-from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST, Context
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST, Context, active_threads
 from tensorcore_dsl.isa.effects import BLOCKING, VOLATILE, Effect
 from tensorcore_dsl.isa.memory import no_effect
 from tensorcore_dsl.isa.spec import Instruction, Row, row
@@ -88,7 +88,7 @@ def _check_own(ctx: Context, instr: Instruction, dst: Any) -> None:
     """EmulationError for an address of another CTA where the row says `shared::cta`."""
     if instr.space == "shared::cta" and dst.max() >> CLUSTER_SHIFT:
         abroad = np.broadcast_to(dst >> np.uint32(CLUSTER_SHIFT) != 0, (ctx.threads,))
-        if (abroad if ctx.active is None else abroad & ctx.active).any():
+        if (abroad & active_threads(ctx)).any():
             raise EmulationError(
                 f"{instr.summary} to shared::cta was given the shared memory of another CTA of the "
                 f"cluster; the text with shared::cluster goes there ({instr.section})"
@@ -147,7 +147,7 @@ def reduce_async(ctx: Context, instr: Instruction, p: Any, value: Any, bar: Any)
 
 def clear(ctx: Context, instr: Instruction, p: Any, size: Any, value: int) -> None:
     """st.bulk: zeros, in words of 8 bytes."""
-    active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
+    active = active_threads(ctx)
     sizes = np.broadcast_to(size, active.shape)
     if (sizes[active] % 8).any():
         raise EmulationError(f"{instr.mnemonic} clears a multiple of 8 bytes, not {sizes[active].max()}")

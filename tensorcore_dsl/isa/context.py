@@ -287,3 +287,8 @@ CLUSTER_SHIFT = 24
 MULTIMEM_SHIFT = 57
 FARTHEST = 0xFD  # the greatest rank that fits into an address, which holds the rank plus one
 OWN = 0xFF  # marks the CTA's memory in place of a rank; see `Program.ranked`
+
+
+def active_threads(ctx: Context) -> np.ndarray:
+    """(T,) bool: the threads that execute the instruction."""
+    return np.ones(ctx.threads, bool) if ctx.active is None else ctx.active

@@ -27,7 +27,7 @@ def describe(instr: Instruction, layouts: bool = True, width: int = 100) -> str:
     lines += [f"  {name:<12}{text}" for name, text in _facts(instr)]
     lines += ["", "  operands", *(f"    {line}" for line in _operands(instr))]
     if layouts:
-        for layout in dict.fromkeys(filter(None, (o.layout or o.drawing for o in _all(instr)))):
+        for layout in dict.fromkeys(filter(None, (o.layout or o.drawing for o in instr.sides))):
             lines += ["", *(f"  {line}" for line in _cut(layout, width - 2))]
     return "\n".join(lines)
 
@@ -54,10 +54,6 @@ def where(instr: Instruction) -> str:
     names = instr.requires.archs()
     plain = instr.requires.text.isdigit() or text == " or ".join(names)
     return text if plain else f"{text} ({listing(names) or 'no known target'})"
-
-
-def _all(instr: Instruction) -> tuple[Operand, ...]:
-    return (*instr.results, *instr.operands)
 
 
 def statement(instr: Instruction) -> str:
@@ -196,7 +192,7 @@ def search(
 
 def types_of(instr: Instruction) -> set[str]:
     """Names of the element types of its operands."""
-    return {o.dtype.name for o in _all(instr)}
+    return {o.dtype.name for o in instr.sides}
 
 
 def _of_shape(instructions: list[Instruction], shape: str) -> list[Instruction]:

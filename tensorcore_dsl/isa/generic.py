@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context, active_threads
 from tensorcore_dsl.isa.spec import Instruction, row
 
 WINDOW = np.uint64(1 << 32)  # the generic address of byte 0 of the CTA's shared memory
@@ -48,7 +48,7 @@ def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tupl
     address = np.broadcast_to(address, (ctx.threads,))
     if instr.params["space"]:
         return [(ctx.shared if instr.params["space"] == "shared" else ctx.globals, ctx, address)]
-    active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
+    active = active_threads(ctx)
     shared = in_shared(address)
     peers = active & ~shared & in_shared(address, 32)
     _refuse(instr, peers, address, "global memory or of the CTA's own shared memory")

@@ -222,7 +222,7 @@ def _layouts(opcode: str) -> dict[str, tuple[str, str]]:
     return {
         operand.layout.name: (instr.mnemonic, operand.name)
         for instr in instructions(opcode)
-        for operand in (*instr.results, *instr.operands)
+        for operand in instr.sides
         if operand.layout is not None
     }
 

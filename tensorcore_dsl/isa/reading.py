@@ -36,8 +36,9 @@ def find(
         items_by_mark: dict[int, Item] = {}
         pattern = _pattern(instr, parse)
         fits = len(pattern) == len(operands) and all(map(_match, pattern, operands, repeat(items_by_mark)))
-        sides = (*instr.results, *instr.operands)
-        items = [_item(items_by_mark[i], o) if i in items_by_mark else None for i, o in enumerate(sides)]
+        items = [
+            _item(items_by_mark[i], o) if i in items_by_mark else None for i, o in enumerate(instr.sides)
+        ]
         if fits and all(items[i] is not None for i in items_by_mark):
             return instr, items
     return None
@@ -84,8 +85,7 @@ def _by_text(opcode: str) -> dict[tuple[str, ...], list[Instruction]]:
 @cache
 def _text(instr: Instruction) -> str:
     marks = [
-        f"[{_MARK}{i}]" if operand.kind == "addr" else f"{_MARK}{i}"
-        for i, operand in enumerate((*instr.results, *instr.operands))
+        f"[{_MARK}{i}]" if operand.kind == "addr" else f"{_MARK}{i}" for i, operand in enumerate(instr.sides)
     ]
     return instr.text(marks[: len(instr.results)], marks[len(instr.results) :])
 

@@ -154,7 +154,7 @@ def _splitter(family: Row) -> Callable[[Instruction], Parts]:
 def _of_family(instructions: Iterable[Instruction], split: Callable[[Instruction], Parts]) -> Iterator[Entry]:
     groups: dict[tuple[str, ...], list[Instruction]] = {}
     for instr in instructions:
-        names = " ".join(f"{o.name}{o.kind}" for o in (*instr.results, *instr.operands))
+        names = " ".join(f"{o.name}{o.kind}" for o in instr.sides)
         key = (instr.requires.text, str(instr.version), instr.section, instr.note, names)
         groups.setdefault(key, []).append(instr)
     for group in groups.values():
@@ -264,7 +264,7 @@ def _even(numbers: Sequence[int]) -> Sequence[int]:
 
 def signature(instructions: Sequence[Instruction]) -> str:
     """`d ← a, b: f32 f64`: operands of the same types are listed together."""
-    columns = list(zip(*((*f.results, *f.operands) for f in instructions)))
+    columns = list(zip(*(f.sides for f in instructions)))
     types = [" ".join(dict.fromkeys(map(_type, column))) for column in columns]
     names = [_name(column[0]) for column in columns]
     results = len(instructions[0].results)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.context import Context, active_threads
 from tensorcore_dsl.isa.spec import Instruction
 
 Bits = np.ndarray
@@ -50,7 +50,7 @@ def carrying(ctx: Context, instr: Instruction, a: Bits, b: Bits, *c: Bits) -> Bi
     if c:
         a, b = numerics.instruction(f"mul{instr.params['m']}", kind)(a, b), c[0]
     a, b = np.broadcast_arrays(a, b, np.empty(ctx.threads))[:2]
-    active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
+    active = active_threads(ctx)
     carry_in = np.full(ctx.threads, op == "sub", a.dtype)
     if op.endswith("c"):
         if (ctx.carry[active] == UNSET).any():

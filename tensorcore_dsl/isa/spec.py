@@ -184,9 +184,14 @@ class Instruction:
         return _opcode(self.mnemonic)
 
     @property
+    def sides(self) -> tuple[Operand, ...]:
+        """Results, then operands."""
+        return (*self.results, *self.operands)
+
+    @property
     def threads(self) -> int:
         """Threads that execute it together: a warp or a warpgroup."""
-        layouts = [o.layout.threads for o in (*self.results, *self.operands) if o.layout is not None]
+        layouts = [o.layout.threads for o in self.sides if o.layout is not None]
         return max(layouts, default=128 if Effect.WGMMA in self.effects else 32)
 
     @property
@@ -202,7 +207,7 @@ class Instruction:
     def lines(self) -> tuple[int, int, int] | None:
         """Lines of the matrix that a warp moves as wmma.load and wmma.store do, the bytes of a
         line, and the elements between lines if no operand says; None for other instructions."""
-        layout = next((o.layout for o in (*self.results, *self.operands) if o.name == "r"), None)
+        layout = next((o.layout for o in self.sides if o.name == "r"), None)
         if "order" not in self.params or layout is None:
             return None
         by_row = self.params["order"] == "row"
@@ -235,7 +240,7 @@ class Instruction:
     @property
     def scales(self) -> bool:
         """Does it multiply, shift to the left, negate, or convert between types of integers?"""
-        integers = not any(o.dtype.is_float for o in (*self.results, *self.operands))
+        integers = not any(o.dtype.is_float for o in self.sides)
         return integers and self.opcode in ("mul", "mad", "shl", "neg", "cvt")
 
     @property
@@ -389,7 +394,7 @@ class Instruction:
         return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
     def operand(self, name: str) -> Operand:
-        for op in (*self.results, *self.operands):
+        for op in self.sides:
             if op.name == name:
                 return op
         raise AttributeError(f"{self.mnemonic} has no operand {name!r}")
@@ -402,7 +407,7 @@ class Instruction:
             return self.operand(name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(o.name for o in (*self.results, *self.operands))]
+        return [*super().__dir__(), *(o.name for o in self.sides)]
 
     @public
     def __call__(self, *operands: Any, **options: Any) -> Any:
@@ -413,10 +418,9 @@ class Instruction:
 
     def _repr_html_(self) -> str:
         """Its text, targets, and the layouts of its fragments."""
-        operands = [*self.results, *self.operands]
-        layouts = dict.fromkeys(filter(None, (o.layout or o.drawing for o in operands)))
+        layouts = dict.fromkeys(filter(None, (o.layout or o.drawing for o in self.sides)))
         drawn = "".join(f"<details><summary>{each.name}</summary>{html(each)}</details>" for each in layouts)
-        rows = [(o.name, o.type_name) for o in operands]
+        rows = [(o.name, o.type_name) for o in self.sides]
         return html_table(f"{self.ptx}: {self.requires}", ["operand", "type"], rows) + drawn
 
     def __repr__(self) -> str:
@@ -431,7 +435,7 @@ class Instruction:
 
     def text(self, results: Sequence[str], operands: Sequence[str]) -> str:
         """The PTX statement without guard and semicolon."""
-        names = [o.name for o in (*self.results, *self.operands)]
+        names = [o.name for o in self.sides]
         if self.template:
             bound = dict(zip(names, (*results, *operands), strict=True))
             body = self.template.format(**bound)

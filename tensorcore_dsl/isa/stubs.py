@@ -217,7 +217,7 @@ def _namespace(namespace: Namespace) -> Iterator[str]:
 
 def _operands(instructions: Sequence[Instruction]) -> Iterator[str]:
     """Operands of all variants, each with its description."""
-    every = {o.name: o for i in instructions for o in (*i.results, *i.operands)}
+    every = {o.name: o for i in instructions for o in i.sides}
     for name, operand in every.items():
         kind = "FragmentOperand" if operand.is_fragment else "Operand"
         yield f"    {name}: {kind}\n"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.isa import generic
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.context import Context, active_threads
 from tensorcore_dsl.isa.effects import VOLATILE, WARP
 from tensorcore_dsl.isa.spec import Instruction, row
 
@@ -51,7 +51,7 @@ def replace(ctx: Context, instr: Instruction, p: Any, *operands: Any) -> None:
 def copy_released(ctx: Context, instr: Instruction, dst: Any, src: Any, size: int) -> None:
     """tensormap.cp_fenceproxy: each warp copies one map."""
     ctx.whole_warps()
-    active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
+    active = active_threads(ctx)
     first: Any = generic.Lanes(ctx, active & (np.arange(ctx.threads) % 32 == 0))
     for at in PARTS:
         ctx.globals.store(first, dst + np.uint64(at), ctx.shared.load(first, src + np.uint32(at), 8, 8))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa import reductions
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.context import Context, active_threads
 from tensorcore_dsl.isa.effects import VOLATILE, Effect
 from tensorcore_dsl.isa.spec import Instruction, row
 
@@ -27,7 +27,7 @@ def warps(ctx: Context, value: Any) -> np.ndarray:
 
 
 def active(ctx: Context) -> np.ndarray:
-    return warps(ctx, True if ctx.active is None else ctx.active)
+    return warps(ctx, active_threads(ctx))
 
 
 def members(ctx: Context, instr: Instruction, mask: Any) -> np.ndarray:

@@ -59,7 +59,7 @@ def intrinsic(instr: Instruction | str, **immediates: int) -> Any:
 @cache
 def _made(instr: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
     assembly.check_supported(instr)
-    for operand in (*instr.results, *instr.operands):
+    for operand in instr.sides:
         registers.slot(operand)
     fixed = _fixed(instr, dict(immediates))
     function = literal_intrinsic(_definition(instr, fixed))

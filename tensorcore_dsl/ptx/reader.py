@@ -367,7 +367,7 @@ class _Reader:
             if match is None or Effect.INPLACE not in match[0].effects:
                 continue  # `instruction` refuses an unknown one, with its line.
             instr, items = match
-            for o, item in zip((*instr.results, *instr.operands), items, strict=True):
+            for o, item in zip(instr.sides, items, strict=True):
                 if item is not None and item[0] == "group":
                     self.in_flight(s, o, item, groups, flying)
         return flying

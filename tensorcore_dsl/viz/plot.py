@@ -235,7 +235,7 @@ def plot_instruction(instr: Any, directory: str | Path) -> list[Path]:
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
-    for operand in (*instr.results, *instr.operands):
+    for operand in instr.sides:
         layout = operand.layout or operand.drawing
         if layout is not None and layout not in written:
             path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', instr.mnemonic)}.{operand.name}.png"
