@@ -453,7 +453,7 @@ def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
     # A thread holds width / 2 sums of the output, keys / 2 scores, keys / 4 registers of P.
     fragments = FRAGMENT_REGISTERS[consumers]
     if traits.left or traits.softcap:
-        fragments -= MASK_REGISTERS
+        fragments -= MASK_REGISTERS + (traits.pack > 1)  # rows of several heads take one more
     of_registers = (fragments - traits.width // 2) * 4 // 3
     of_memory = (SMEM_BYTES - SMEM_RESERVED - of_queries) // (STAGES * (row_q + row_v))
     unit = PAGE_UNIT if traits.page else 16
