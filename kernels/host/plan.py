@@ -226,7 +226,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
     if config is None:
         config = choice.choose_for(problem, kernel, needs_registers, usual)
     if not problem.dtype.is_float and config.BN % 16 and config.BN != 24:
-        raise tc.ArgumentError(f"s8 products take BN of 24 and multiples of 16: {config}")
+        raise tc.ArgumentError(f"s8 products take BN = 24 or a multiple of 16: {config}")
     if kernel is f32_gemm:
         kernel = _f32_kernel(problem, config, traits)
         if kernel is f32_gemm:  # its operands are the parts
@@ -245,13 +245,13 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
         return f32_gemm
     if config.k_slabs != 1:
         raise tc.ArgumentError(
-            f"f32 products take k_slabs=2, stages with parts of both operands, or k_slabs=1, with "
-            f"operands as they lie: {config}"
+            f"f32 products take k_slabs=2, whose stages hold split operands, or k_slabs=1, which reads "
+            f"operands without a copy: {config}"
         )
     readable = families.is_read_by_tma(problem.a), families.is_read_by_tma(problem.b)
     if not all(readable):
         raise tc.ArgumentError(
-            f"k_slabs=1 takes operands of f32 products as they lie, and {'ab'[readable[0]]} has "
+            f"k_slabs=1 reads operands of f32 products without a copy, and {'ab'[readable[0]]} has "
             f"neither rows nor columns that are contiguous and start at multiples of 16 bytes (4 "
             f"elements); k_slabs=2 takes others: {config}"
         )
@@ -262,9 +262,9 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
     transposed = traits.transposes(config, problem.dtype.itemsize)
     if MAX_COLUMNS.get(config.consumers, 0) < config.BN or (transposed and config.BN % 32):
         raise tc.ArgumentError(
-            f"tiles of f32 products with k_slabs=1 have up to {MAX_COLUMNS[1]} columns with "
-            f"BM=64, {MAX_COLUMNS[2]} with BM=128 and {MAX_COLUMNS[3]} with BM=192, multiples of "
-            f"32 where K is not contiguous in the operand that they are of: {config}"
+            f"f32 products with k_slabs=1 take BN up to {MAX_COLUMNS[1]} with BM=64, {MAX_COLUMNS[2]} "
+            f"with BM=128 and {MAX_COLUMNS[3]} with BM=192; BN must be a multiple of 32 for an MN-major "
+            f"operand: {config}"
         )
     return f32_fragments_gemm
 

@@ -144,5 +144,5 @@ def explain_bits(plan: Plan | AttentionPlan) -> str:
             f"plan is {brief(plan)}; needed is what kernels.plan or kernels.plan_attention returns"
         )
     if plan.summation is None:
-        return "no kernel runs: D has no elements, or is beta C as K is 0"
+        return "no kernel runs: D has no elements, or K is 0, so D = beta C"
     return str(plan.summation())
