@@ -100,15 +100,14 @@ def f64_gemm(
     beta: tc.f64,
     config: tc.Const = AmpereConfig(),
     traits: tc.Const = AmpereTraits(),
-    depth: tc.Const = 4,
 ):
     """f64 operands and accumulators.
 
-    sm_90 adds instructions of 16 rows, `depth` deep along K; 4 is the fastest, as it leaves
-    registers for a larger tile. Every instruction gives the same bits: a chain of fused
-    multiply-adds in the order of k.
+    sm_90 adds instructions of 16 rows with 4, 8 or 16 of K. The kernel takes 4 of K, which leaves
+    registers for a larger tile. Every instruction gives equal bits: a chain of fused multiply-adds in
+    the order of k.
     """
-    name = "m8n8k4" if tc.arch_number() < 90 else f"m16n8k{depth}"
+    name = "m8n8k4" if tc.arch_number() < 90 else "m16n8k4"
     mma = getattr(tc.mma, name)(tc.f64, tc.f64, tc.f64)
     compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+from tensorcore_dsl.kernels.ampere.mainloop import next_stage
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
@@ -205,11 +206,6 @@ def place_of_cta(x, config):
     first, end = (i * chunks // config.split_k for i in (part, part + 1))
     m0, n0 = tc.s32(tc.blockIdx.y) * config.tokens, tc.s32(tc.blockIdx.x) * config.columns
     return part, first, end, m0, n0
-
-
-def next_stage(stage, stages: int):
-    """The stage behind `stage`."""
-    return tc.select(stage == stages - 1, 0, stage + 1)
 
 
 def zero_tile(mma, config: MixedConfig):

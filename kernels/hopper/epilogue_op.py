@@ -36,5 +36,5 @@ def load_pair(c, coord):
 
 
 def is_inside(c, coord):
-    """Is (row, column) inside the matrix?"""
+    """Tell whether (row, column) is inside the matrix."""
     return (coord[-2] < c.shape[-2]) & (coord[-1] < c.shape[-1])

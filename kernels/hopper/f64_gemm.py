@@ -312,8 +312,8 @@ def multiply(pipeline, output):  # noqa: PLR0915
     # the stream. Its results may be read only behind this wait.
     tc.griddep_wait()
     tc.griddep_launch_dependents()
-    for empty in tc.static_range(pipeline.prefetched):
-        pipeline.load(tc.u32(empty), tc.u32(1))  # phase 1: all stages start out empty
+    for number in tc.static_range(pipeline.prefetched):
+        pipeline.load(tc.u32(number), tc.u32(1))  # phase 1: all stages start out empty
     read, read_phase = tc.u32(0), tc.u32(0)
     pipeline.announce(read, True)
     pipeline.full[read].wait(read_phase)

@@ -33,8 +33,8 @@ from tensorcore_dsl.kernels.ampere.mixed_gemm import (
     place_of_cta,
 )
 from tensorcore_dsl.kernels.config_fields import check_fields
-from tensorcore_dsl.kernels.hopper.attention import advance, start
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+from tensorcore_dsl.kernels.hopper.pipeline import PipelineState
 
 SLAB = 64  # elements of X in a row of 128 bytes
 BOX_WORDS = 256  # words of a row of a box, as many as TMA allows
@@ -203,9 +203,9 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
     of_stage = boxes * stages.words_map.bytes + slabs * stages.x_map.bytes + stages.scales_map.bytes
     if format.has_zeros:
         of_stage = of_stage + stages.zeros_map.bytes
-    state = start(1)
+    state = PipelineState(config.stages, tc.u32(0), tc.u32(1))
     for chunk in tc.range(first, end):
-        stage, phase = state
+        stage, phase = state.stage, state.phase
         full = stages.full[stage]
         stages.empty[stage].wait(phase)
         full.arrive_expect_tx(of_stage)
@@ -218,23 +218,23 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
         tc.tma_load(stages.scales[stage], stages.scales_map, place, full)
         if format.has_zeros:
             tc.tma_load(stages.zeros[stage], stages.zeros_map, place, full)
-        state = advance(state, config.stages)
+        state.advance()
 
 
 def multiply(stages: Stages, mma, consumer, first, end, weights: Dequantiser, config: HopperMixedConfig):
     """The sums of the consumer's columns over its part of K: a fragment for each block."""
     acc = [mma.d.zeros() for _ in range(config.blocks)]
-    state = start(0)
+    state = PipelineState(config.stages, tc.u32(0), tc.u32(0))
     if config.consumers == 2 and consumer == 1:
         tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
     for _ in tc.range(first, end):
-        stage, phase = state
-        stages.full[stage].wait(phase)
+        stage = state.stage
+        stages.full[stage].wait(state.phase)
         acc = multiply_chunk(acc, stages, mma, consumer, stage, weights, config)
         # wgmma has read X, and every lane the words and the scales.
         tc.syncwarp()
         stages.empty[stage].arrive(pred=tc.lane_id() == 0)
-        state = advance(state, config.stages)
+        state.advance()
     if config.consumers == 2 and consumer == 0:
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
     return acc

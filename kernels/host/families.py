@@ -66,8 +66,8 @@ def check_family(family: Any) -> None:
 
 def requested_family(family: str | None, config: Any) -> str | None:
     """Family that the caller names, or that of the caller's configuration."""
-    if not isinstance(family, (str, type(None))) or family not in (None, *FAMILIES):
-        raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
+    if family is not None:
+        check_family(family)
     if config is None:
         return family
     of_config = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]

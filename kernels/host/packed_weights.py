@@ -172,7 +172,7 @@ def matrix_shape(words: tuple[int, ...], dtype: tc.DType) -> tuple[int, int]:
 
 
 def _is_size(shape: Any) -> bool:
-    """Is it a K x N that can be packed?"""
+    """Tell whether it is a K x N that can be packed."""
     positive = isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)
     return positive and shape[0] % CHUNK == 0 and shape[1] % TILE == 0
 

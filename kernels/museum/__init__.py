@@ -81,7 +81,7 @@ def _report(form: Callable[[], None]) -> str:
 
 
 def tell(exhibit: Exhibit) -> bool:
-    """Print the reports of both forms; is the broken one reported, and the fixed one clean?"""
+    """Print the reports of both forms; return whether only the broken one is reported."""
     broken, fixed = exhibit.reports()
     print(f"{exhibit.name}: {exhibit.title} ({exhibit.kind}, {exhibit.source})")
     print(f"broken: {broken or 'NOTHING IS REPORTED'}")
