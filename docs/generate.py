@@ -193,7 +193,7 @@ def main() -> int:
 
 
 def _write(path: Path, text: str) -> bool:
-    """Did the file change?"""
+    """Tell whether the file has changed."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
     path.write_text(text, encoding="utf-8")

@@ -48,7 +48,7 @@ class Program:
 
     @property
     def seen(self) -> bool:
-        """Does the site have its kernels as pages of `tensorcore-dsl view`?"""
+        """Tell whether the site has its kernels as pages of `tensorcore-dsl view`."""
         return self.name not in UNSEEN
 
     @property

@@ -74,7 +74,7 @@ class Loc:
     caller: Loc | None = None
 
     def chain(self) -> list[Loc]:
-        """This location and its call sites, innermost first."""
+        """List the location and its call sites, innermost first."""
         locs, loc = [], self
         while loc is not None:
             locs.append(loc)
@@ -473,7 +473,7 @@ def _hide_frames(error: BaseException) -> None:
 
 
 def _is_raised_by_user(error: BaseException) -> bool:
-    """Does an error come from a function of the user that the library has called?"""
+    """Tell whether an error comes from a function of the user that the library has called."""
     trace, inside, user = error.__traceback__, False, False
     while trace is not None:
         library = is_of_package(_module(trace.tb_frame))
@@ -497,12 +497,12 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_of_user(trace: TracebackType | None) -> bool:
-    """Was an error caught in a function of the user?"""
+    """Tell whether an error was caught in a function of the user."""
     return trace is not None and not _is_passed_through(trace.tb_frame)
 
 
 def _is_passed_through(frame: FrameType) -> bool:
-    """Is a frame, below one of the library, of the library, of Python or of NumPy?"""
+    """Tell whether a frame below one of the library belongs to the library, Python or NumPy."""
     module = _module(frame)
     return is_of_package(module) or is_pythons(module, _file(frame)) or module.partition(".")[0] == "numpy"
 
@@ -516,7 +516,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_library_file(filename: str) -> bool:
-    """Is it a file of this package, whose calls messages leave out?"""
+    """Tell whether it is a file of this package, whose calls messages leave out."""
     kernels = getattr(sys.modules.get("tensorcore_dsl.kernels"), "__path__", ())
     folders = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(__file__), *kernels))
     return not _shows_all() and filename.startswith(folders)

@@ -17,7 +17,7 @@ _STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
 def is_of_package(module: str) -> bool:
-    """Is the module part of this package, its kernels included?"""
+    """Tell whether the module is part of this package, its kernels included."""
     return module.partition(".")[0] == PACKAGE
 
 
@@ -29,7 +29,7 @@ def is_library(module: str) -> bool:
 
 
 def is_library_kernel(module: str) -> bool:
-    """Is the module part of `tensorcore_dsl.kernels`?"""
+    """Tell whether the module is part of `tensorcore_dsl.kernels`."""
     return f"{module}.".startswith(_KERNELS)
 
 
@@ -52,7 +52,7 @@ def is_pythons(module: str, filename: str | None) -> bool:
 
 
 def is_installed(filename: str | None) -> bool:
-    """Was a file installed by a package manager?"""
+    """Tell whether a package manager has installed a file."""
     if not filename or "site-packages" in filename or "dist-packages" in filename:
         return bool(filename)
     for folder in sys.path:
@@ -75,7 +75,7 @@ def _installed_into(folder: str) -> frozenset[str]:
 
 
 def is_foreign(module: str, filename: str | None, scope: Mapping[str, Any]) -> bool:
-    """Is a module of this library or Python, or is it installed and does not use this package?
+    """Tell whether a module is of this library or Python, or is installed and does not use this package.
 
     scope: the module's variables. Functions of other modules may be kernel code.
     """
@@ -94,7 +94,7 @@ def _uses_package(module: str, scope: Mapping[str, Any]) -> bool:
 
 
 def _comes_from_package(value: Any) -> bool:
-    """Is the value a module of this package, or defined in one?"""
+    """Tell whether the value is a module of this package, or defined in one."""
     name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
     owner = getattr(value, "__module__", None)
     return any(isinstance(n, str) and is_of_package(n) for n in (name, owner))

@@ -55,7 +55,7 @@ def on_gpu(probe: Probe) -> list[np.ndarray]:
 
 
 def emulated(probe: Probe) -> list[np.ndarray]:
-    """The same by the emulator, and the kernel assembled."""
+    """Run all chunks in the emulator, and assemble the kernel."""
     probe.kernel.cubin(*probe.arrays(0, 1), arch=ARCH, **probe.constants())
     return [probe.on_cpu(chunk, ARCH) for chunk in range(CHUNKS)]
 

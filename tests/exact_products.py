@@ -204,7 +204,7 @@ def narrowed(d: int) -> int:
 
 
 def as_f16(x: Number) -> Number:
-    """The same number after it was unpacked to f16, where it may have become normal."""
+    """Unpack a number to f16, where it may become normal."""
     if x.kind != "finite" or not x.value:
         return x
     return Number("finite", x.value, max(floor_log2(x.value), -14))

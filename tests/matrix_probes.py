@@ -490,7 +490,7 @@ class MemoryProbe:
         return [np.concatenate([a.reshape(-1), b.reshape(-1)]) for a, b in zip(*parts, strict=True)]
 
     def on_cpu(self, chunk: int, arch: str) -> np.ndarray:
-        """The same through the emulated kernel, which runs the row's own meaning."""
+        """Run a chunk in the emulated kernel, which runs the row's own meaning."""
         arrays = self.arrays(chunk, 1)
         # rows of a store may overlap at its stride, which is a race: its bits are those of an order
         overlaps = not self.instr.results and any(o.name == "stride" for o in self.instr.operands)

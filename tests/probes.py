@@ -235,7 +235,7 @@ NOT_A_FUNCTION = (
 
 
 def probed(instr: Instruction, arch: str) -> bool:
-    """Is the form a function of its registers whose bits are promised on `arch`?"""
+    """Tell whether the form is a function of its registers whose bits are promised on `arch`."""
     text = instr.mnemonic
     if not instr.requires.met_by(tc.ARCHS[arch]) or not instr.results or not instr.operands:
         return False
@@ -338,7 +338,7 @@ def shared_on_kernel(instr: Instruction, launch: Any, warps: int = 64) -> np.nda
 
 
 def shared_on_cpu(instr: Instruction, arch: str, warps: int = 64) -> np.ndarray:
-    """The same through the emulated kernel, which runs the row's own meaning."""
+    """Run the probe in the emulated kernel, which runs the row's own meaning."""
 
     def launch(data: Any, addresses: Any, values: Any, out: Any, dump: Any, instr: Any, n: int) -> None:
         shared_probe.emulator(arch)[n, 32](data, addresses, values, out, dump, instr=instr)

@@ -80,7 +80,7 @@ def applied(specialisation: Any, mutant: Mutant) -> Iterator[None]:
 
 
 def survives(specialisation: Any, mutant: Mutant, run: Callable[[], np.ndarray], wanted: np.ndarray) -> bool:
-    """Does `run` with the mutant give the bits that are wanted, and no error?"""
+    """Tell whether `run` with the mutant gives the bits that are wanted, and no error."""
     with applied(specialisation, mutant):
         try:
             return run().tobytes() == wanted.tobytes()

@@ -202,7 +202,7 @@ def check_all(monkeypatch: pytest.MonkeyPatch, family: str, **options: Any) -> N
 
 @pytest.mark.parametrize("dim, orders", [(64, (None, 0, 1)), (128, (0,)), (256, (1,))])
 def test_orders_of_warps(family, dim, orders, monkeypatch):
-    """The same bits in each order. On sm_90a a CTA computes several tiles of two heads, on sm_80 one tile."""
+    """Each order gives equal bits. On sm_90a a CTA computes several tiles of two heads, on sm_80 one tile."""
     arrays = operands(130, 150, dim, heads=2 if family == "sm90" else 1)
     _, want = gradients(arrays, family, causal=True)
     for order in orders:

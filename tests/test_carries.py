@@ -67,7 +67,7 @@ def test_high_products_of_signed_words_carry_as_unsigned_sums():
 
 
 def test_sums_and_differences_share_the_carry():
-    """As on an H200: the carry of a difference says that nothing is borrowed."""
+    """The carry of a difference says that nothing is borrowed, on an H200 too."""
     a, b, out = numbers(1, np.uint32), numbers(1, np.uint32), np.zeros((4, THREADS), np.uint32)
     kernels.mixed_carries.emulator("sm_90a")[1, THREADS](a, b, out)
     wide = a[0].astype(np.uint64) + b[0]

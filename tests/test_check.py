@@ -431,7 +431,7 @@ def test_mistakes_on_the_command_line(script, capsys, arguments, message):
 
 
 def test_on_a_terminal(script, tmp_path):
-    """As users call it, from another folder."""
+    """Users call it so, from another folder."""
     command = [sys.executable, "-m", "tensorcore_dsl", "check", script, "0", "32"]
     environment = {**os.environ, "PYTHONPATH": str(Path(HERE).parent.parent)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)

@@ -191,7 +191,7 @@ def test_the_other_access_of_a_missing_proxy_fence():
 
 
 def unescaped(text: str, more: dict[str, str]) -> str:
-    """As GitHub's runner reads what a command holds."""
+    """Decode a command's text like GitHub's runner."""
     for code, character in {"%0D": "\r", "%0A": "\n", **more, "%25": "%"}.items():
         text = text.replace(code, character)
     return text

@@ -144,7 +144,7 @@ def test_every_pair_of_types_converts_exactly(to):
 
 
 def refused(source: DType, to: DType) -> bool:
-    """Is the pair refused, because one of its types holds no numbers?"""
+    """Tell whether the pair is refused, because one of its types holds no numbers."""
     if source.name == "pred":
         return to.lanes == 2 or to.name == "ue8m0"
     if to.name == "pred":

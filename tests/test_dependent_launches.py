@@ -272,7 +272,7 @@ def default_stream(bug):
 
 
 class TorchStream:
-    """As torch makes them, which do not wait for the default stream."""
+    """torch makes such streams, which do not wait for the default stream."""
 
     __module__ = "torch.cuda.streams"
     cuda_stream = 9

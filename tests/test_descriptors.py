@@ -85,7 +85,7 @@ def test_a_warpgroup_has_one_descriptor():
 
 
 def test_addresses_are_kept_within_their_bytes(monkeypatch):
-    """The same descriptors are looked up once, until there is too much of others."""
+    """A descriptor is looked up once, until too many others are held."""
     monkeypatch.setattr(descriptor, "MAX_HELD", 3 * 2 * (16 * 8 + 8))
     tiles, whole, made = SharedTiles([]), np.ones(1, np.bool_), []
 

@@ -28,7 +28,7 @@ def ranks(*shape: int, dtype: Any = np.int32) -> list[np.ndarray]:
 
 @tc.kernel
 def places(out: tc.Array, number: tc.s32):
-    """Which block of which grid is it, on which rank?"""
+    """Name the CTA, its grid and its rank."""
     out[tc.blockIdx.y, tc.blockIdx.x, tc.threadIdx.x] = (
         number + 10 * tc.blockIdx.y + tc.blockIdx.x + tc.gridDim.x
     )

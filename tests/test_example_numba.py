@@ -86,7 +86,7 @@ class Block:
         }
 
     def array(self, shape, dtype, align):
-        """The same arrays for all threads, in the order of the calls."""
+        """Return one array for all threads, in the order of the calls."""
         with self.lock:
             if self.own.taken == len(self.arrays):
                 self.arrays.append(np.full(shape, np.nan, dtype))

@@ -135,7 +135,7 @@ def recorded(library):
 
 
 def launched_from_python(path, arguments, monkeypatch, **options):
-    """The same, from `load_exported`, with the driver replaced."""
+    """Launch by `load_exported`, with the driver replaced."""
     gpu = Recorder(sizes=tuple(p["size"] for p in json.loads(path.read_text())["parameters"]))
     monkeypatch.setattr(load.driver, "cuda_driver", lambda: gpu)
     monkeypatch.setattr(load, "current_target", lambda: "cuda")

@@ -47,7 +47,7 @@ class DLTensor(ctypes.Structure):
 
 
 class Tensor:
-    """As torch's: a class of this name, whose exchange API reads it."""
+    """Imitates torch's tensor: a class of this name, whose exchange API reads it."""
 
     def __init__(self, array, device=0):
         self.array, self.device_index = array, device
@@ -284,7 +284,7 @@ def test_booleans_and_whole_numbers_for_floats():
 
 
 class CupyArray:
-    """As CuPy's: a pointer and a device in `data`, and tuples that are made anew."""
+    """Imitates CuPy's array: a pointer and a device in `data`, and new tuples on each access."""
 
     def __init__(self, array, device=0):
         self.array, self.dtype = array, array.dtype
@@ -363,7 +363,7 @@ def test_a_tensor_that_is_not_exchanged():
 
 
 class Box:
-    """As the owner of Numba's device memory."""
+    """Imitates the owner of Numba's device memory."""
 
     def __init__(self, pointer):
         self.device_ctypes_pointer = ctypes.c_void_p(pointer)

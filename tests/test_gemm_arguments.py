@@ -538,7 +538,7 @@ def test_errors_of_epilogues_are_at_their_lines():
 
 
 class Tensor:
-    """As a tensor of torch on the host that requires a gradient."""
+    """Imitates a tensor of torch on the host that requires a gradient."""
 
     requires_grad = True
     device = SimpleNamespace(type="cpu", index=None)

@@ -283,7 +283,7 @@ def test_sums_of_f32_keep_subnormals():
 
 @tc.kernel
 def rounds(source: tc.Array, out: tc.Array, count: tc.Const = 1, look: tc.Const = ""):
-    """Load two whole pages `count` times; who looks at them while the last load is in flight?"""
+    """Load two whole pages `count` times, and let a reader look at them while the last load is in flight."""
     tc.launch_bounds(32)
     map = tc.tensor_map(source, (16, 64), swizzle=128)
     part = tc.tensor_map(source, (4, 64), swizzle=128)

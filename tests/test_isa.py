@@ -494,7 +494,7 @@ def test_a_row_with_one_name_for_two_things_is_an_error():
 
 
 class Warps:
-    """As much of the machine as warp-wide forms need: 64 threads."""
+    """Has the parts of the machine that warp-wide forms need: 64 threads."""
 
     arch, threads, exited = "sm_90a", 64, None
 

@@ -77,7 +77,7 @@ def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any,
 
 @cache
 def takes(family: str, case: tuple[Any, ...]) -> bool:
-    """Does the family multiply so at all?"""
+    """Tell whether the family has such a product."""
     try:
         next(chosen(case, family))
     except tc.ArgumentError:

@@ -920,7 +920,7 @@ def test_atomics_of_floats(arch, name, operation, shared):
 
 
 def test_atomics_of_floats_with_nan_and_signed_zeros():
-    """As tc.maximum and tc.minimum: a NaN gives way to a number, and -0.0 is less than 0.0."""
+    """They follow tc.maximum and tc.minimum: a NaN gives way to a number, and -0.0 is less than 0.0."""
     for operation, first, value, wanted in [
         ("max", np.nan, 1, 1),
         ("max", 1, np.nan, 1),

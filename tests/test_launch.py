@@ -211,7 +211,7 @@ def test_torch_on_the_second_gpu(torch_streams, mismatch):
 
 
 class DeviceNDArray:
-    """As Numba's: attributes only."""
+    """Imitates Numba's device array: attributes only."""
 
     def __init__(self, array):
         self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
@@ -284,7 +284,7 @@ def test_producer_streams(producer, stream, waits):
 
 
 class OnSecondGpu(OnGpu):
-    """As an array of CuPy, which says where it is."""
+    """Imitates an array of CuPy, which says where it is."""
 
     device = types.SimpleNamespace(id=1)
 

@@ -1107,7 +1107,7 @@ def test_a_load_of_several_fields_of_a_struct(fields, value):
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_kernel_that_copies_half_of_its_tensor_map(in_memory):
-    """As CuTe DSL's grouped GEMMs do, which change the address in the copy."""
+    """CuTe DSL's grouped GEMMs change the address in the copy so."""
     copied = "\n".join(
         f"ld.param.v2.b64 {{%rd2, %rd3}}, [%rd1+{at}]; st.global.v2.b64 [%rd4+{at}], {{%rd2, %rd3}};"
         for at in (0, 16, 32, 48)
@@ -1160,7 +1160,7 @@ def test_integers_of_parameters_without_a_sign(value):
     "bits, value", [(32, 1.5), (32, np.float32(-2)), (64, 1e-300), (16, np.float16(3))], ids=str
 )
 def test_floats_of_a_struct_that_are_loaded_as_integers(bits, value):
-    """As NVCC loads some."""
+    """NVCC loads some parameters so."""
     body = f"ld.param.u{bits} %v, [s]; ld.param.u64 %rd1, [x]; st.global.u{bits} [%rd1], %v; ret;"
     kernel = module(body, ".param .u64 x, .param .align 8 .b8 s[8]", registers=f".reg .b{bits} %v;")["k"]
     x = np.zeros(1, f"f{bits // 8}")
@@ -1250,7 +1250,7 @@ STRUCT_OF_AN_ADDRESS = """
 
 
 def test_an_array_for_a_struct_of_an_address():
-    """As CuTe passes tensors with static layouts."""
+    """CuTe passes tensors with static layouts so."""
     kernel, x = ptx.load(STRUCT_OF_AN_ADDRESS).k, np.zeros(2, np.int32)
     kernel[1, 1](x)
     assert x.tolist() == [7, 0]

@@ -51,7 +51,7 @@ def test_boxes_of_tensor_descriptors() -> None:
 
 
 def test_a_descriptor_that_sees_its_array_in_another_shape() -> None:
-    """As in Triton's tutorial of attention, which makes two axes of four."""
+    """Triton's tutorial of attention makes two axes of four."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     a, b, c = RNG.integers(-4, 5, (3, 2, 64, 128)).astype(np.float16)
@@ -74,7 +74,7 @@ def test_registers_by_which_scripts_divide() -> None:
 
 
 def test_addresses_of_tensors() -> None:
-    """As in Triton's tutorial of grouped GEMMs. An access beyond a tensor is reported with its bytes."""
+    """Triton's tutorial of grouped GEMMs does so. An access beyond a tensor is reported with its bytes."""
     torch = pytest.importorskip("torch")
     x, out = torch.arange(100, dtype=torch.bfloat16), torch.zeros((2, 32), dtype=torch.bfloat16)
     with tc.ptx.triton_on_cpu("sm_90a") as reports:

@@ -100,7 +100,7 @@ def together(x, y, out):
 
 @tc.kernel
 def together_alike(x, y, out):
-    """The same with equal values, which is only worth a warning."""
+    """All threads store equal values to one place, which is only worth a warning."""
     t = tc.threadIdx.x
     out[t // 64] = x[0]
 

@@ -144,7 +144,7 @@ def test_reference_has_every_public_module():
 
 
 def test_a_module_that_cannot_be_imported_is_read(monkeypatch):
-    """As one is that needs PyTorch: signatures and docstrings come from the source."""
+    """A module that needs PyTorch is documented: its signatures and docstrings come from the source."""
     monkeypatch.setitem(public_names.READ, "tensorcore_dsl.kernels", "Read")
     monkeypatch.setattr(
         public_names,

@@ -351,7 +351,7 @@ def mlp(device: str, dtype: Any = F32, features: int = 32, hidden: int = 64) -> 
 
 
 def of_torch(model: Any) -> Any:
-    """The same model of torch's own layers, with a copy of the parameters."""
+    """Make this model of torch's own layers, with a copy of the parameters."""
     layer = model.up
     up = torch.nn.Linear(
         layer.in_features, layer.out_features, device=layer.weight.device, dtype=layer.weight.dtype
@@ -499,7 +499,7 @@ def test_dynamic_shapes_share_a_graph(device):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_autocast(compiled, device):
-    """As torch.nn.Linear: 16-bit products of f32 parameters, whose gradients are f32."""
+    """Equal to torch.nn.Linear: 16-bit products of f32 parameters, whose gradients are f32."""
     layer, x = tct.Linear(16, 8, device=device), whole(4, 16, dtype=F32, device=device)
     with torch.no_grad():
         layer.weight.copy_(whole(8, 16, device=device))

@@ -28,7 +28,7 @@ def whole(*shape: int) -> Any:
 
 
 def operands(name: str, rank: int, rows: int = ROWS) -> Any:
-    """This rank's x and weight, which require gradients; all ranks draw those of all."""
+    """Return the rank's x and weight, which require gradients. Every rank draws the operands of all ranks."""
     rows = rows if name == "all_gather_gemm" else WORLD * rows
     return of_rank(whole(WORLD * rows, FEATURES), rank), of_rank(whole(WORLD * HIDDEN, FEATURES), rank)
 

@@ -169,7 +169,7 @@ def test_the_timeline_has_tensor_cores_and_copies():
     ],
 )
 def test_occupancy(threads, shared, registers, least):
-    """As the occupancy calculator of the CUDA toolkit gives them for compute capability 9.0."""
+    """The occupancy calculator of the CUDA toolkit gives these for compute capability 9.0."""
     held = limits(arch("sm_90a"), threads, shared, registers)
     assert min(held.items(), key=lambda item: item[1]) == least
 

@@ -169,7 +169,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The same for findings at the same lines of a kernel."""
+        """Return a key that is equal for findings at equal lines of a kernel."""
         places = [(p.kernel, p.file, p.line) for p in (self.place, self.other) if p is not None]
         return self.kind, *places, self.message if self.line is None else ""
 
@@ -234,7 +234,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Is there no finding?"""
+        """Tell whether there is no finding."""
         return not self.findings
 
     def __bool__(self) -> bool:

@@ -118,7 +118,7 @@ def _location(place: Place) -> dict[str, Any]:
 
 
 def _relative(file: str) -> tuple[str, bool]:
-    """A path, relative to the working directory with `/` if it lies inside; does it?"""
+    """Make a path relative to the working directory, with `/`, if it lies inside; return whether it does."""
     path = Path(os.path.abspath(file))
     if path.is_relative_to(Path.cwd()):
         return path.relative_to(Path.cwd()).as_posix(), True

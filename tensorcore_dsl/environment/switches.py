@@ -13,5 +13,5 @@ def is_off(variable: str) -> bool:
 
 
 def is_on(variable: str) -> bool:
-    """Does the variable have a value that does not say off?"""
+    """Tell whether the variable has a value that does not say off."""
     return os.environ.get(variable, "").lower() not in ("", *OFF)

@@ -51,7 +51,7 @@ def kernel_in_file(place: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _of_other_compiler(value: Any) -> bool:
-    """Is a value a kernel of Numba or Triton?"""
+    """Tell whether a value is a kernel of Numba or Triton."""
     return type(value).__module__.split(".")[0] in ("numba", "numba_cuda", "triton")
 
 

@@ -259,7 +259,7 @@ class Calls(Comprehensions):
         return result
 
     def _is_called_by_library(self) -> bool:
-        """Is the function under evaluation the user's, called by a kernel of the library?"""
+        """Tell whether a kernel of the library has called the user's function under evaluation."""
         return is_of_package(str(self.frames[-2].globals.get("__name__", "")))
 
     def _frame_of(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Frame:

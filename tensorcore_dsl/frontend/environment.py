@@ -63,7 +63,7 @@ class Frame:
         return enclosing  # type: ignore[no-any-return]
 
     def owner(self, name: str) -> Frame | None:
-        """This frame or the innermost enclosing one that has the variable `name`."""
+        """Find the innermost frame, from this one outwards, that has the variable `name`."""
         frame: Any = self
         while isinstance(frame, Frame):
             if name in frame.variables:
@@ -181,7 +181,7 @@ def own_copy(value: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Are two values the same object, register or constant?"""
+    """Tell whether two values are the same object, register or constant."""
     if left is right:
         return True
     if isinstance(left, RuntimeValue) and isinstance(right, RuntimeValue):
@@ -231,7 +231,7 @@ class Snapshot:
         return self._numbers.get(id(container))
 
     def holds(self, value: Any) -> bool:
-        """Did any container hold this object?"""
+        """Tell whether any container held this object."""
         return any(
             item is value
             for copied in self.copies
@@ -270,7 +270,7 @@ class Snapshot:
         return rebuilt(value, [self.resolved(item, contents) for item in then])
 
     def changed(self) -> bool:
-        """Does any container hold other objects than at the snapshot?"""
+        """Tell whether any container holds other objects than at the snapshot."""
         return any(map(_differs, self.containers, self.copies))
 
     def restore(self) -> None:

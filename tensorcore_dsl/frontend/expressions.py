@@ -206,7 +206,7 @@ class Expressions:
             raise CompileError(text + attribute_advice(owner, node.attr)) from None
 
     def _is_shared(self, owner: Any, name: str) -> bool:
-        """Does an attribute belong to the code around the kernel: to a module, class or object?"""
+        """Tell whether an attribute belongs to the code around the kernel: to a module, class or object."""
         if isinstance(owner, (RuntimeValue, Struct, DType, Instruction)):
             return False
         if isinstance(owner, (types.ModuleType, type)):
@@ -426,7 +426,7 @@ def is_library_function(value: Any) -> bool:
 
 
 def _compares_by_identity(value: Any) -> bool:
-    """Is it an array or another object with run-time values that has no == of its own?"""
+    """Tell whether it is an array or another object with run-time values that defines no ==."""
     return isinstance(value, Struct) and type(value).__eq__ is object.__eq__
 
 

@@ -45,7 +45,7 @@ class Readings:
             self.enter(value)
 
     def changed(self) -> bool:
-        """Has one of the values changed?"""
+        """Tell whether one of the values has changed."""
         if self._scopes is None:
             self._scopes = self._by_scope()
         try:  # the usual case, as fast as Python goes: all names still have the same objects
@@ -68,7 +68,7 @@ class Readings:
         return by_scope
 
     def _compared(self) -> bool:
-        """Is a value another one, or of other contents?"""
+        """Tell whether a value is another object, or has other contents."""
         return (
             any(_other(scope.get(name, _MISSING), then) for scope, name, then in self._names)
             or any(_other(_content(cell), then) for cell, then in self._cells)
@@ -166,7 +166,7 @@ _PARTS: list[tuple[Any, Callable[[Any], Any]]] = [
 
 
 def _is_fixed(value: Any) -> bool:
-    """Is a function or class part of this package, or of another that does not use it?"""
+    """Tell whether a function or class is part of this package, or of another that does not use it."""
     return is_of_package(value.__module__ or "") or is_installed(value)
 
 

@@ -76,7 +76,7 @@ def _parameters(node: Function) -> tuple[str, ...]:
 
 
 def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) -> bool:
-    """Does the node enclose a place of the source?"""
+    """Tell whether the node encloses a place of the source."""
     start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
     return start <= (line, column) and (end_line, end_column) <= end
 
@@ -189,7 +189,7 @@ def may_change_variables(expression: ast.AST) -> bool:
 
 
 def always_exits(nodes: Sequence[ast.stmt]) -> bool:
-    """Does every path through the statements end in return, raise, break or continue?"""
+    """Tell whether every path through the statements ends in return, raise, break or continue."""
     if not nodes:
         return False
     last = nodes[-1]

@@ -253,12 +253,12 @@ def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
 
 
 def _is_product(instr: Instruction) -> bool:
-    """Is it a matrix product?"""
+    """Tell whether it is a matrix product."""
     return {"a", "b", "c", "d"} <= instr.params.keys()
 
 
 def _is_alone(instr: Instruction) -> bool:
-    """Is it a matrix product of registers, which needs nothing else?"""
+    """Tell whether it is a matrix product of registers, which needs nothing else."""
     return _is_product(instr) and instr.effects == WARP
 
 

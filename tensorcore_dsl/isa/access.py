@@ -77,17 +77,17 @@ class Access:
 
     @property
     def moves(self) -> bool:
-        """Does it read or write memory?"""
+        """Tell whether it reads or writes memory."""
         return bool(VERBS[self.verb])
 
     @property
     def writes(self) -> bool:
-        """Does it write memory?"""
+        """Tell whether it writes memory."""
         return Effect.STORE in VERBS[self.verb]
 
     @property
     def bulk(self) -> bool:
-        """Does the copy engine perform it, on one contiguous run of bytes?"""
+        """Tell whether the copy engine performs it, on one contiguous run of bytes."""
         return self.completion in ("bulk_group", "mbarrier")
 
     @property

@@ -146,7 +146,7 @@ class Mbarriers(Protocol):
         """Count `size` bytes as arrived, without a copy."""
 
     def done(self, bar: np.ndarray, parity: Any) -> np.ndarray:
-        """(T,) bool: is the phase of this parity over?"""
+        """Return (T,) bool: whether the phase of this parity is over."""
 
 
 class BulkCopies(Protocol):
@@ -216,7 +216,7 @@ class Clusters(Protocol):
 
     def arrive(self) -> None: ...
     def done(self) -> np.ndarray:
-        """(T,) bool: has every thread of the cluster arrived?"""
+        """Return (T,) bool: whether every thread of the cluster has arrived."""
 
     def set_registers(self, instr: Instruction, count: int, grow: bool) -> np.ndarray:
         """Let a warpgroup release registers, or wait for more: (T,) bool of the threads that go on."""

@@ -36,7 +36,7 @@ def convert(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
 
 
 def in_shared(address: np.ndarray, bits: int = CLUSTER_SHIFT) -> np.ndarray:
-    """(T,) bool: does the generic address lie in the window of shared memory?
+    """Return (T,) bool: whether the generic address lies in the window of shared memory.
 
     bits: 32 for the window of all CTAs of the cluster.
     """

@@ -63,7 +63,7 @@ class Operand:
 
     @property
     def is_descriptor(self) -> bool:
-        """Is it a matrix descriptor, one 64-bit value for a warpgroup?"""
+        """Tell whether it is a matrix descriptor, one 64-bit value for a warpgroup."""
         return self.name.startswith("desc") and self.register_bits == 64
 
     @property
@@ -205,8 +205,10 @@ class Instruction:
 
     @property
     def lines(self) -> tuple[int, int, int] | None:
-        """Lines of the matrix that a warp moves as wmma.load and wmma.store do, the bytes of a
-        line, and the elements between lines if no operand says; None for other instructions."""
+        """Describe the matrix that wmma.load or wmma.store moves; None for other instructions.
+
+        It has a number of lines, the bytes of a line, and the elements between lines if no operand says.
+        """
         layout = next((o.layout for o in self.sides if o.name == "r"), None)
         if "order" not in self.params or layout is None:
             return None
@@ -216,17 +218,17 @@ class Instruction:
 
     @property
     def accesses_memory(self) -> bool:
-        """Does it read or write at its addresses: not so prefetches and conversions of addresses?"""
+        """Tell whether it reads or writes at its addresses. Prefetches and conversions of addresses do not."""
         return bool(self.effects & (Effect.LOAD | Effect.STORE | Effect.ASYNC | Effect.MBARRIER))
 
     @property
     def writes_global(self) -> bool:
-        """Does it write global memory, at its first operand?"""
+        """Tell whether it writes global memory, at its first operand."""
         return self.space == "global" and self.accesses[0].writes
 
     @property
     def passes_addresses(self) -> bool:
-        """May its result point into the array that an operand points into?
+        """Tell whether its result may point into the array that an operand points into.
 
         Not so products: those in addresses are of indices, which may come from anywhere.
         """
@@ -234,28 +236,28 @@ class Instruction:
 
     @property
     def adds(self) -> bool:
-        """Does it make a sum or a difference: of its operands, or in the word that it updates?"""
+        """Tell whether it adds or subtracts: its operands, or in the word that it updates."""
         return self.opcode in ("add", "sub") or self.params.get("op") == "add"
 
     @property
     def scales(self) -> bool:
-        """Does it multiply, shift to the left, negate, or convert between types of integers?"""
+        """Tell whether it multiplies, shifts to the left, negates, or converts between types of integers."""
         integers = not any(o.dtype.is_float for o in self.sides)
         return integers and self.opcode in ("mul", "mad", "shl", "neg", "cvt")
 
     @property
     def exchanges(self) -> bool:
-        """Does it write its operand to the word that it updates, whatever the word holds?"""
+        """Tell whether it writes its operand to the word that it updates, whatever the word holds."""
         return self.params.get("op") == "exch"
 
     @property
     def divides_integers(self) -> bool:
-        """Does it divide by an integer, which may not be zero?"""
+        """Tell whether it divides by an integer, which may not be zero."""
         return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer
 
     @property
     def aligned(self) -> bool:
-        """Must the threads of a warp that have not exited execute it together (`.aligned`)?
+        """Tell whether the threads of a warp that have not exited must execute it together (`.aligned`).
 
         Instructions of whole warps ("warp") and of masks ("convergent") have rules of their own.
         """
@@ -273,34 +275,34 @@ class Instruction:
 
     @property
     def strong(self) -> bool:
-        """Is it an atomic, or a load or a store that is not weak (memory consistency model)?"""
+        """Tell whether it is an atomic, or a load or store that is not weak (memory consistency model)."""
         return any(a.order and not a.completion for a in self.accesses)
 
     @property
     def read_only(self) -> bool:
-        """Does it load through the path for memory that nobody writes during the launch?"""
+        """Tell whether it loads through the path for memory that nobody writes during the launch."""
         return self.opcode == "ld" and "nc" in self.mnemonic.split(".")
 
     @property
     def fences_proxies(self) -> bool:
-        """Does it connect the generic and the async proxy?"""
+        """Tell whether it connects the generic and the async proxy."""
         return self.opcode == "fence" and "space" in self.params
 
     @property
     def fences_init(self) -> bool:
-        """Does it make initialised mbarriers visible to the async proxy and to the cluster?"""
+        """Tell whether it makes initialised mbarriers visible to the async proxy and to the cluster."""
         proxies = self.fences_proxies and self.params["space"] != ".global"
         return "mbarrier_init" in self.mnemonic.split(".") or proxies
 
     @property
     def fences(self) -> bool:
-        """Does it order accesses of the generic proxy, as `fence` and `membar` do?"""
+        """Tell whether it orders accesses of the generic proxy, as `fence` and `membar` do."""
         words = self.mnemonic.split(".")
         return words[0] == "membar" or (words[0] == "fence" and not {"proxy", "mbarrier_init"} & {*words})
 
     @property
     def sequential(self) -> bool:
-        """Is it a fence of the one order of all such fences (`fence.sc`, `membar`)?"""
+        """Tell whether it is a fence of the one order of all such fences (`fence.sc`, `membar`)."""
         return self.fences and (self.opcode == "membar" or "sc" in self.mnemonic.split("."))
 
     @property
@@ -310,7 +312,7 @@ class Instruction:
 
     @property
     def acquires(self) -> bool:
-        """Does it learn what others have handed on?"""
+        """Tell whether it learns what others have handed on."""
         return self._orders("acquire")
 
     def _orders(self, way: str) -> bool:
@@ -329,28 +331,28 @@ class Instruction:
 
     @property
     def relaxed(self) -> bool:
-        """Does it order nothing?"""
+        """Tell whether it orders nothing."""
         return "relaxed" in self.mnemonic.split(".")
 
     @property
     def runs_behind(self) -> bool:
-        """Is it a copy or a product that goes on while its threads do?"""
+        """Tell whether it is a copy or a product that goes on while its threads do."""
         return self.ordering is not None or any(a.bulk for a in self.accesses)
 
     @property
     def counts_bytes(self) -> bool:
-        """Does an mbarrier count the bytes that it moves?"""
+        """Tell whether an mbarrier counts the bytes that it moves."""
         return any(a.completion == "mbarrier" for a in self.accesses)
 
     @property
     def synchronises(self) -> bool:
-        """Do threads, or their lanes, meet or wait here?"""
+        """Tell whether threads, or their lanes, meet or wait here."""
         meeting = Effect.BARRIER | Effect.BLOCKING | Effect.CLUSTER | Effect.CONVERGENT
         return self.uses_mbarrier or bool(self.effects & meeting)
 
     @property
     def orders_memory(self) -> bool:
-        """Is it a barrier, behind which its threads know each other's accesses to memory?
+        """Tell whether it is a barrier, behind which its threads know each other's accesses to memory.
 
         Of the instructions of a warp only bar.warp.sync is; the others hand on values alone.
         """
@@ -358,12 +360,12 @@ class Instruction:
 
     @property
     def runs_late(self) -> bool:
-        """Is it a copy of single threads, which takes effect at a wait?"""
+        """Tell whether it is a copy of single threads, which takes effect at a wait."""
         return any(a.completion == "async_group" for a in self.accesses)
 
     @property
     def reduces(self) -> bool:
-        """Is it a bulk copy that reduces into its target?"""
+        """Tell whether it is a bulk copy that reduces into its target."""
         return any(a.verb == "update" and a.completion for a in self.accesses)
 
     @property
@@ -374,17 +376,17 @@ class Instruction:
 
     @property
     def accesses_cluster(self) -> bool:
-        """Does it load or store words in the shared memory of other CTAs of the cluster?"""
+        """Tell whether it loads or stores words in the shared memory of other CTAs of the cluster."""
         return self.word is not None and self.space == "shared::cluster"
 
     @property
     def uses_mbarrier(self) -> bool:
-        """Does it initialise, arrive at or wait for an mbarrier?"""
+        """Tell whether it initialises, arrives at or waits for an mbarrier."""
         return self.opcode == "mbarrier" or self.mnemonic.startswith("cp.async.mbarrier")
 
     @property
     def arrives(self) -> bool:
-        """Does it arrive at an mbarrier?"""
+        """Tell whether it arrives at an mbarrier."""
         return self.uses_mbarrier and ".arrive" in self.mnemonic
 
     @property

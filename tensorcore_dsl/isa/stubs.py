@@ -62,7 +62,7 @@ class _Bits:
 
 class _Reinterpret:
     def __call__(self, dtype: DTypeLike) -> Element:
-        """The same register read as another type of the same size."""
+        """Read the register as another type of its size."""
 
 class Element(Operators, metaclass=_ElementType):
     """A value in one register of each thread, of the element type that the annotation names."""

@@ -241,7 +241,7 @@ class Mbarrier(Bounded):
             loop.condition = arithmetic.logical_not(build, over).value
 
     def remote(self, rank: SupportsIndex) -> Mbarrier:
-        """The same barrier in CTA `rank` of the cluster, to arrive at.
+        """Return this barrier of CTA `rank` of the cluster, to arrive at.
 
         Parameters
         ----------

@@ -129,7 +129,7 @@ class Pointer(Bounded):
         (self + index).store(one_element(value))
 
     def as_type(self, dtype: DTypeLike) -> Pointer:
-        """The same address, read as another type.
+        """Read the address as another type.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Pointer(Bounded):
         return self.with_parts(dtype=as_dtype(dtype))
 
     def remote(self, rank: SupportsIndex) -> Pointer:
-        """The same element in the shared memory of CTA `rank` of the cluster.
+        """Point to this element in the shared memory of CTA `rank` of the cluster.
 
         Parameters
         ----------
@@ -410,7 +410,7 @@ def peer_address(address: Any, rank: Any) -> Any:
 
 
 def peer_area(area: tuple[Any, ...], rank: Any) -> tuple[Any, ...]:
-    """The same area in the shared memory of CTA `rank` of the cluster."""
+    """Map the area to the shared memory of CTA `rank` of the cluster."""
     return (peer_address(area[0], rank), area[1]) if area else ()
 
 

@@ -102,7 +102,7 @@ def special(register: str) -> Element:
 
 
 def lane_id() -> Element:
-    """This thread's number within its warp.
+    """Return the thread's number within its warp.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def warpgroup_id() -> Element:
 
 
 def cluster_rank() -> Element:
-    """This CTA's rank in its cluster.
+    """Return the CTA's rank in its cluster.
 
     Returns
     -------

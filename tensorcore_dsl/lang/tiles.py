@@ -295,7 +295,7 @@ class Tile(Indexed):
         return self.with_parts(shape=self.shape[::-1], strides=self.strides[::-1])
 
     def remote(self, rank: Any) -> Tile:
-        """The same tile in CTA `rank` of the cluster, to load from and store to.
+        """Return this tile of CTA `rank` of the cluster, to load from and store to.
 
         The cluster must synchronise (`cluster_sync`) before the first and after the last access.
 

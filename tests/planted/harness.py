@@ -46,7 +46,7 @@ class Report:
     says: str = ""
 
     def fits(self, raised: Any, kernel: Any) -> bool:
-        """Does the error, or the warning, name these lines of the kernel, and say what it must?"""
+        """Tell whether the error, or the warning, names these lines of the kernel, and says what it must."""
         if not re.search(self.says, str(raised)):
             return False
         first, second, error = (_numbers(kernel, parts) for parts in (self.first, self.second, self.error))

@@ -203,12 +203,14 @@ class Chunk(Positions, EagerDict):
         return some
 
     def units(self, size: int) -> tuple[np.ndarray, int | None]:
-        """(T // size,) bool of the units of `size` threads that have an active one, and the first
-        of these that is active only in part, if there is one."""
+        """Find the units of `size` threads with an active thread: (T // size,) bool.
+
+        Also return the first of these units that is active only in part, or None.
+        """
         return self.here.units(size)
 
     def exit(self) -> None:
-        """The active threads end."""
+        """End the active threads."""
         self.alive = self.alive & ~self.mask
         self.gone = ~self.alive
         self.exited = self.gone

@@ -117,12 +117,12 @@ def ranges(numbers: np.ndarray) -> str:
 
 
 def stays(register: str) -> bool:
-    """Does a special register always hold what it held first?"""
+    """Tell whether a special register always holds what it held first."""
     return not register.startswith(("clock", "globaltimer"))
 
 
 def varies(register: str) -> bool:
-    """May a special register differ between the threads of a CTA?"""
+    """Tell whether a special register may differ between the threads of a CTA."""
     return register.startswith(("tid.", "lane", "warpid"))
 
 

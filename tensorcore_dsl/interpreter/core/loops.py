@@ -41,7 +41,7 @@ class Loop(EagerDict):
 
     @property
     def counted(self) -> bool:
-        """Does it end by itself after a number of iterations?"""
+        """Tell whether it ends by itself after a number of iterations."""
         return isinstance(self.node, nodes.For)
 
     @property
@@ -173,7 +173,7 @@ class Loop(EagerDict):
         return [node for node in self._nodes if value in nodes.writes(node)]
 
     def _always(self, node: nodes.Node) -> bool:
-        """Does each iteration execute it, if none is cut short?"""
+        """Tell whether each iteration executes it, if none is cut short."""
         return any(node in block.nodes for block in nodes.children(self.node))
 
     def _comparisons(self, condition: Any) -> list[nodes.Node]:
@@ -238,7 +238,7 @@ class Loop(EagerDict):
         ]
 
     def _apart(self, one: Any, other: Any) -> bool:
-        """Are the words at two addresses different ones: in one tile, or of two arguments?"""
+        """Tell whether the words at two addresses are different ones: in one tile, or of two arguments."""
         if one.base is other.base:
             return bool(one.offset != other.offset)
         arrays, others = self._arrays(one.base), self._arrays(other.base)
@@ -264,8 +264,10 @@ class Loop(EagerDict):
         return (one or steady) and all(map(self._adds, makers))
 
     def _adds(self, node: nodes.Node) -> bool:
-        """Does it add a fixed number, scale a number that does not depend on the result, or read or
-        write a word that one node changes in such a way?"""
+        """Tell whether it adds a fixed number, or scales a number that does not depend on the result.
+
+        A read or write of a word that one node changes so counts, too.
+        """
         moving = self._moving & {*nodes.reads(node)}
         if isinstance(node, nodes.Assign):
             return len(moving) < 2

@@ -81,17 +81,17 @@ class Step(EagerDict):
 
     @cached_property
     def uses_mbarrier(self) -> bool:
-        """Does it initialise, arrive at or wait for an mbarrier?"""
+        """Tell whether it initialises, arrives at or waits for an mbarrier."""
         return self.instr is not None and self.instr.uses_mbarrier
 
     @cached_property
     def tracked(self) -> bool:
-        """May it start or await something whose later messages name this step?"""
+        """Tell whether it may start or await something whose later messages name this step."""
         return self.instr is not None and Effect.VOLATILE in self.instr.effects
 
     @cached_property
     def changes(self) -> bool:
-        """May it change anything but registers and memory, such as barriers or copies in flight?
+        """Tell whether it may change anything but registers and memory, such as barriers or copies in flight.
 
         Waiting for an mbarrier and meeting other lanes change nothing.
         """
@@ -218,7 +218,7 @@ class Program(EagerDict):
 
     @cached_property
     def couplings(self) -> tuple[bool, bool]:
-        """Can the kernel observe the order in which its CTAs run? May a CTA wait for another?"""
+        """Tell whether the kernel can observe the order of its CTAs, and whether a CTA may wait."""
         ordered = any(_couples(node) for node in walk(self.kernel.body))
         loops = [loop for loop in self._loops if isinstance(loop, While)]
         blocks = [block for loop in loops for block in (loop.test, loop.body)]
@@ -233,7 +233,7 @@ class Program(EagerDict):
 
     @cached_property
     def multiplies_in_loops(self) -> bool:
-        """Does a loop multiply matrices?"""
+        """Tell whether a loop multiplies matrices."""
         inside = (node for loop in self._loops for node in walk(Block([loop])))
         return any(isinstance(node, Op) and node.instr.shape for node in inside)
 
@@ -272,7 +272,7 @@ class Program(EagerDict):
 
 
 def _couples(node: Any) -> bool:
-    """Does the node show in which order CTAs run: strong or atomic global accesses, and prints?
+    """Tell whether the node shows in which order CTAs run: strong or atomic global accesses, and prints.
 
     Accesses to shared memory do not count: a chunk has whole clusters.
     """

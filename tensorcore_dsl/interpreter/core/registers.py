@@ -167,7 +167,7 @@ class RegisterFile:
                 self.home(place)
 
     def lacks(self, places: frozenset[int]) -> bool:
-        """Have some active threads not written some of these registers?"""
+        """Tell whether some active threads have not written some of these registers."""
         chunk, partial = self.chunk, self.partial
         key = places, id(chunk.mask)
         if key in self.found:

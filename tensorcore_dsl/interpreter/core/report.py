@@ -196,8 +196,11 @@ def sectors(addresses: Any, active: Any, size: int) -> int:
 
 @compiled
 def bank_passes(addresses: Any, active: Any, size: int) -> int:
-    """`passes << 32 | ideal`: 32, 16 or 8 lanes access up to 128 bytes at a time; each such group
-    takes as many passes as its busiest bank has different words."""
+    """Count the passes of an access: return `passes << 32 | ideal`.
+
+    32, 16 or 8 lanes access up to 128 bytes at a time. Each such group takes one pass for each different
+    word of its busiest bank.
+    """
     units, ideal = 0, 0
     group = 32 if size <= 4 else 128 // size
     words = (size + 3) // 4

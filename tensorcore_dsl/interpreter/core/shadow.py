@@ -135,7 +135,7 @@ def all_written(shadow: int, size: int) -> bool:
 
 @native.inlined
 def in_flight(shadow: int, size: int) -> bool:
-    """Does an asynchronous copy or an mbarrier own any of the bytes?"""
+    """Tell whether an asynchronous copy or an mbarrier owns any of the bytes."""
     states = np.uint64(0)
     if size >= 8:
         for start in range(0, size, 8):
@@ -195,7 +195,7 @@ def _disclose_all(states: Any, pages: Any, forget: bool) -> None:
 
 @native.inlined
 def are_filled(states: int, pages: int, low: int, high: int) -> bool:
-    """Are all pages with bytes from `low` to before `high` of a CTA known to be written?
+    """Tell whether all pages with bytes from `low` to before `high` of a CTA are known to be written.
 
     Afterwards the states speak for them.
     """

@@ -95,8 +95,10 @@ class Mask(EagerDict):
         return np.flatnonzero(self.threads)
 
     def units(self, size: int) -> tuple[np.ndarray, int | None]:
-        """(T // size,) bool of the units of `size` threads that have a thread in the mask, and the
-        first of these that has one outside of it, too; None if there is none."""
+        """Find the units of `size` threads with a thread in the mask: (T // size,) bool.
+
+        Also return the first of these units that has a thread outside of the mask, or None.
+        """
         known = self._units.get(size)
         if known is None:
             lanes = self.threads.reshape(-1, size)
@@ -137,7 +139,7 @@ class Masks:
         return union
 
     def covers(self, a: np.ndarray, b: np.ndarray) -> bool:
-        """Are all threads of `b` in `a`?"""
+        """Tell whether all threads of `b` are in `a`."""
         if a is b:
             return True
         known = self._covers.get((id(a), id(b)))

@@ -56,7 +56,7 @@ class Debugger:
             self._stop(machine, mark)
 
     def _same_line(self, mark: Mark) -> bool:
-        """Has the focus just stopped on the line of this `breakpoint()`?"""
+        """Tell whether the focus has just stopped on the line of this `breakpoint()`."""
         before = self.plan.stopped
         if mark.kind != "stop" or before is None or before.kind != "line":
             return False

@@ -171,7 +171,7 @@ class HangReport:
         return f", announcing {size.value} bytes" if isinstance(size, nodes.Const) else ""
 
     def _waits_for_first(self, mask: np.ndarray) -> bool:
-        """Do threads wait for phase 0 of mbarriers, at which nobody has arrived?"""
+        """Tell whether threads wait for phase 0 of mbarriers, at which nobody has arrived."""
         mbarriers = self.ctx.mbarriers
         places = mbarriers.waited_for(mask)
         return bool(places) and not any(mbarriers.phase(*p) for p in places) and not self._arrivals(mask)

@@ -64,7 +64,7 @@ class AsyncProduct:
 
 
 def _computed(machine: Machine, products: Sequence[AsyncProduct], results: Sequence[Sequence[int]]) -> bool:
-    """Compute products that follow each other, if they may be computed in place; may they?
+    """Compute products that follow each other, if they may be computed in place; return whether they may.
 
     results: for each result, the numbers of the products that add to it.
     """
@@ -101,7 +101,7 @@ def chain(program: Program, flow: Flow, products: Sequence[AsyncProduct], heads:
 def _follows(
     program: Program, before: Sequence[AsyncProduct], product: AsyncProduct, heads: Collection[int]
 ) -> bool:
-    """May a product execute at once with those before it?"""
+    """Tell whether a product may execute at once with the products before it."""
     last = before[-1]
     between = range(last.at + 1, product.at)
     some = [*before, product]

@@ -173,9 +173,9 @@ class Machine:
         return False
 
     def exchange_apart(self, at: int, orders: bool) -> bool:
-        """Execute an exchange with lanes that wait at another position, which has the same qualifiers
-        and names the same lanes (PTX manual 9.7.9.6); False, and nothing done, without such lanes.
+        """Execute an exchange with lanes that wait at another position; return whether there are any.
 
+        That position has equal qualifiers and names the same lanes (PTX manual 9.7.9.6).
         orders: it also orders their accesses.
         """
         ctx, steps, values = self.ctx, self.ctx.program.steps, self.registers.values
@@ -249,7 +249,7 @@ class Machine:
         return ctx.tally.report(ctx.program.steps)
 
     def _start_blocks(self) -> bool:
-        """Start the CTAs that have room beside those that run; is there one?"""
+        """Start the CTAs that have room beside the running ones; return whether there is one."""
         ctx, size = self.ctx, self.ctx.clusters.size
         if self.started == ctx.geometry.ctas:
             return False
@@ -357,14 +357,14 @@ class Machine:
             ctx.limit = min(ctx.limit, self.scheduler.limit(at))
 
     def _overtakes(self, at: int) -> bool:
-        """Does a jump ahead pass cohorts that should run first?"""
+        """Tell whether a jump ahead passes cohorts that should run first."""
         for position, cohort in self.ctx.cohorts.items():
             if position < at and not cohort.waiting and cohort.rounds <= self.rounds:
                 return True
         return False
 
     def _slice_ends(self, head: int) -> bool:
-        """Count a backward jump; is it time to let others run?"""
+        """Count a backward jump; return whether it is time to let others run."""
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         self.budget -= 1
@@ -434,7 +434,7 @@ class Machine:
         raise errors.Deadlock(text, ctx.loc(at))
 
     def _miscounted(self, at: int) -> bool:
-        """Do threads there wait for a barrier with too many bytes, or another count than before?"""
+        """Tell whether threads there wait for a barrier with too many bytes, or another count than before."""
         mask, barriers = self.ctx.cohorts[at].mask, self.ctx.barriers
         counts = (barriers.recounted(*place) for place in barriers.waited_for(mask))
         return any(counts) or self.ctx.mbarriers.surplus(mask)

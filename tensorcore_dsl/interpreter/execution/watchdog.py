@@ -169,7 +169,7 @@ class Watchdog(EagerDict):
         return ""
 
     def _is_due(self, head: int) -> bool:
-        """Is it time to look at the numbers that a loop compares?"""
+        """Tell whether it is time to look at the numbers that a loop compares."""
         due = self.iterations[head] - self.looked.get(head, 0) >= SAMPLE
         if due:
             # Steps that almost wrap around between two looks at a fixed distance would seem short.
@@ -177,7 +177,7 @@ class Watchdog(EagerDict):
         return due
 
     def _moves_apart(self, head: int) -> bool:
-        """Have the numbers that must become equal moved apart at each of the last looks?"""
+        """Tell whether the numbers that must become equal have moved apart at each of the last looks."""
         ctx, loop, differences = self.ctx, self.ctx.program.loops[head], []
         for op in loop.equalities:
             a, b = (
@@ -268,7 +268,7 @@ class Watchdog(EagerDict):
         return iterations[head] - first
 
     def _recurs(self, probe: _Probe) -> bool:
-        """Do the same threads stand here with the same registers, and all else is the same?"""
+        """Tell whether these threads stand here with equal registers, and all else is equal."""
         ctx = self.ctx
         changed = self.version != probe.version
         if changed and probe.digest == _UNKNOWN:
@@ -287,7 +287,7 @@ class Watchdog(EagerDict):
         return not changed or _alike(self._digest(probe.head), probe.digest)
 
     def _confirm(self, probe: _Probe) -> str:
-        """Note that the threads of `probe` repeat themselves; do all?"""
+        """Note that the threads of `probe` repeat themselves; return whether all do."""
         version = self.version
         if version == probe.version:
             if version != self.latest:
@@ -302,7 +302,7 @@ class Watchdog(EagerDict):
         return ""
 
     def repeats_all(self, mask: np.ndarray) -> bool:
-        """Are all threads of `mask` known to repeat themselves, or to wait?"""
+        """Tell whether all threads of `mask` are known to repeat themselves, or to wait."""
         self._note_asked()
         return bool((self.repeats[mask] >= self.since).all())
 
@@ -373,7 +373,7 @@ class Watchdog(EagerDict):
 
 
 def _alike(one: _Digest, other: _Digest) -> bool:
-    """Is one of the hashes known and the same?"""
+    """Tell whether one of the hashes is known and equal."""
     return any(a is not None and a == b for a, b in zip(one, other, strict=True))
 
 

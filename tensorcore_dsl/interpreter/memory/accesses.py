@@ -106,8 +106,11 @@ class WordMemory(ABC):
     def _same(
         self, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(T,) bool three times: do all threads of `mask` that store to the place of a thread store the
-        same as it; does memory hold that already; does a lower lane of its warp store it there?"""
+        """Compare what the threads of `mask` store to one place: return (T,) bool three times.
+
+        A thread's first value: all threads store its value there. Second: memory holds the value
+        already. Third: a lower lane of its warp stores the value there.
+        """
         active = np.flatnonzero(mask)
         places = self.location(addresses)[active]
         agree, held, repeats = np.zeros((3, mask.size), np.bool_)
@@ -226,7 +229,7 @@ def locate(address: int, size: int, table: Any) -> int:
 
 @native.compiled
 def change_words(code: int, addresses: Any, operands: Any, old: Any, active: Any, width: int) -> bool:
-    """Update words of 4 or 8 bytes at real addresses, in the order of threads; does any change?
+    """Update words of 4 or 8 bytes at real addresses, in the order of threads; return whether any changes.
 
     code: one of `isa.reductions`. operands, old: (T * width,) bytes; `old` gets what was there.
     """

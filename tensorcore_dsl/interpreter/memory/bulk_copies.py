@@ -124,10 +124,10 @@ class BulkCopies:
     def _named(
         self, tensor: Any, coordinates: Any
     ) -> tuple[TensorBox, Coordinates, np.ndarray, np.ndarray] | None:
-        """The box that the first of the active threads names; handles and coordinates, and room for
-        the starts of boxes and for which of them touch the array, as `place_boxes` takes them.
+        """Prepare the arguments of `place_boxes`, or return None where a copy is refused.
 
-        None where a copy is refused.
+        They are the box that the first active thread names, the handles and coordinates, and two arrays
+        for results: the starts of boxes, and which boxes touch the array.
         """
         threads, total = self.chunk.here.numbers, self.chunk.threads
         handles = tensor if np.ndim(tensor) else np.full(total, tensor)

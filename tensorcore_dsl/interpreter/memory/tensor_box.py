@@ -177,8 +177,11 @@ class TensorBox(EagerDict):
         return chunks, rows, spans
 
     def rows_inside(self, starts: np.ndarray) -> np.ndarray:
-        """(boxes, rows, 2) real addresses of the first byte of each row of boxes at coordinates `starts`,
-        and of the one behind its last; rows outside of the array are empty."""
+        """Compute the real addresses of the rows of boxes at coordinates `starts`: (boxes, rows, 2).
+
+        They are the first byte of a row, and the byte behind its last one. Rows outside of the array are
+        empty.
+        """
         ends = np.minimum(starts + self.plan[BOX], self.plan[EXTENT])
         low, high = np.maximum(starts[:, :1], 0), ends[:, :1]
         inside, real = low < high, np.full(low.shape, self.real)
@@ -268,7 +271,7 @@ def _line_is_free(line: int, length: int, states: Any, readers: Any) -> bool:
 
 @native.inlined
 def _takes_pages(target: int, end: int, states: Any, pages: Any, readers: Any) -> bool:
-    """Does a load from `target` to before `end` fill whole pages that nobody has any byte of?
+    """Tell whether a load from `target` to before `end` fills whole pages that nobody has any byte of.
 
     Then they are in flight.
     """

@@ -25,9 +25,9 @@ from tensorcore_dsl.isa.lanes import references
 from tensorcore_dsl.lowering.forms import Part
 
 NEVER = 1 << 62  # the position of no mistake
-# (address of a frame, low, high) -> has a thread failed? It runs without the interpreter's lock.
 _SHOW = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)
 _FINISH = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+# (address of a frame, low, high) -> whether a thread has failed. It runs without the interpreter's lock.
 _SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 

@@ -180,13 +180,13 @@ class MicroOps:
         self.homed.discard(slot)
 
     def lanes_of(self, mask: str) -> Pair:
-        """The lanes of a mask, as vectors of bits."""
+        """Unpack a mask into its lanes, two vectors of bits."""
         low = self.let(f"trunc i32 {mask} to i{LANES}")
         high = self.let(f"trunc i32 {self.let(f'lshr i32 {mask}, {LANES}')} to i{LANES}")
         return tuple(self.let(f"bitcast i{LANES} {x} to {VECTOR[1]}") for x in (low, high))  # type: ignore[return-value]
 
     def bits_of(self, lanes: Pair) -> str:
-        """The reverse."""
+        """Pack lanes, two vectors of bits, into a mask."""
         low, high = (
             self.let(f"zext i{LANES} {self.let(f'bitcast {VECTOR[1]} {x} to i{LANES}')} to i32")
             for x in lanes

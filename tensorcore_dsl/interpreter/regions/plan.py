@@ -143,12 +143,12 @@ class Region(EagerDict):
 
     @property
     def straight(self) -> bool:
-        """Do all threads take the same way through it?"""
+        """Tell whether all threads take one way through it."""
         return len(self.blocks) == len(self.exits) == 1
 
     @cached_property
     def turns(self) -> bool:
-        """Has it loops?"""
+        """Tell whether it has loops."""
         return any(
             block.jump is not None and self.start <= block.jump[0] < block.end for block in self.blocks
         )
@@ -164,7 +164,7 @@ class Region(EagerDict):
 
     @cached_property
     def is_global(self) -> bool:
-        """Does it access global memory?"""
+        """Tell whether it accesses global memory."""
         return any(space == "global" for how in self.accesses for space, _ in how.traffic)
 
 
@@ -267,7 +267,7 @@ class Flow:
         return [jump.label.at] if jump.condition is None else [at + 1, jump.label.at]
 
     def outside_loops(self) -> list[bool]:
-        """By position, does no jump lead back over it?"""
+        """Tell, by position, whether no jump leads back over it."""
         count = len(self.steps)
         changes = [0] * (count + 2)
         for at, jump in self.jumps.items():
@@ -347,7 +347,7 @@ def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) ->
 
 
 def _repeats(program: Program, flow: Flow, at: int) -> bool:
-    """Does a loop all of whose steps have micro-operations contain this one?"""
+    """Tell whether a loop whose steps all have micro-operations contains this one."""
     micro_ops, jumps = program.micro_ops, flow.jumps
     return any(
         jump.label.at <= at <= position

@@ -121,7 +121,7 @@ def _who(h: Any, serial: int) -> int:
 
 @inlined
 def _ours(h: Any, serial: int) -> bool:
-    """Was an access made in this chunk?"""
+    """Tell whether an access was made in this chunk."""
     ours: bool = int(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) == h[CHUNK]
     return ours
 
@@ -205,7 +205,7 @@ def first_of(h: Any, code: int) -> tuple[int, int, int]:
 
 @compiled
 def compatible(h: Any, by: Any, serial: int) -> bool:
-    """Are both accesses strong, of one size, with scopes that include each other?"""
+    """Tell whether both accesses are strong, of one size, with scopes that include each other."""
     who = _who(h, serial)
     earlier = int(peek8(h[STRONG] + (who >> WARP_BITS)))
     if by.strong == 0 or (by.strong ^ earlier) & (ATOMIC - 1):
@@ -259,7 +259,7 @@ def examine(h: Any, by: Any, code: int, what: int, place: int, vector: int, read
 
 @compiled
 def _observed(h: Any, by: Any, serial: int, step: int, reads: int) -> bool:
-    """Did a read that happened before what is done now observe the last write, a strong one?"""
+    """Tell whether a read that happened before this access observed the last write, a strong one."""
     if int(peek8(h[STRONG] + step)) == 0:
         return False
     while reads != 0:
@@ -297,14 +297,14 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
 
 @inlined
 def has_nodes(h: Any) -> bool:
-    """Are there nodes for the accesses of a warp, or no more to be had?"""
+    """Tell whether there are nodes for the accesses of a warp, or no more to be had."""
     enough: bool = h[NEXT_NODE] + NODES_OF_A_WARP <= h[END_NODE] or h[END_NODE] == NODE_ROOM
     return enough
 
 
 @inlined
 def joins_chain(h: Any, code: int, serial: int) -> bool:
-    """Does a weak read of the own cluster join a code without a look at it?
+    """Tell whether a weak read of the own cluster joins a code without a look at it.
 
     Where many threads read the same places, chains are long, and mostly no read is ordered before
     another one. So one access in SELDOM + 1 drops those that it stands for. In between they cost
@@ -384,7 +384,7 @@ def _split(h: Any, code: int) -> tuple[int, int, int]:
 
 @compiled
 def _elsewhere(h: Any, serial: int, thread: int) -> bool:
-    """Was an access made by another cluster?"""
+    """Tell whether another cluster made an access."""
     if not _ours(h, serial):
         return True
     warp = _who(h, serial) & WARP_MASK

@@ -91,7 +91,7 @@ class EarlierLaunches:
         self.over, self.races.book[history.EARLIER] = True, 0
 
     def _know(self, threads: np.ndarray) -> np.ndarray:
-        """Which of the threads know that the launch in front has ended?"""
+        """Find the threads that know that the launch in front has ended."""
         clocks, column = self.races.clocks, self.races.width
         rows = clocks.rows.row_of[threads]
         known = np.asarray(clocks.rows.known[ORDER, rows, column] > 0)

@@ -151,8 +151,10 @@ class HappensBefore:
         phases: np.ndarray,
         describe: Callable[[int], tuple[str, str]],
     ) -> None:
-        """The threads of `mask` have arrived: doubt which phases count them, where a warp of
-        `asked` does not know of all arrivals in the phase before, and may come before one of them.
+        """Note arrivals of the threads of `mask`, and doubt which phases count them.
+
+        A doubt arises if a warp of `asked` does not know of all arrivals in the phase before. Then it
+        may come before one of them in another order.
 
         describe: for a thread, the barrier with what it does, and what another order brings.
         Warps arrive as a whole at a named barrier, single lanes at an mbarrier.

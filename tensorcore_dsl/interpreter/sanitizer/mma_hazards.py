@@ -87,7 +87,7 @@ class ProductUse(EagerDict):
         return replace(uses[0], accumulators=accumulators, a=a, inputs=inputs)
 
     def meets(self, use: RegisterUse) -> bool:
-        """May a step not use its registers while it is in flight?"""
+        """Tell whether a step may not use its registers while it is in flight."""
         return not (
             self.accumulators.isdisjoint(use.reads + use.writes)
             and self.inputs.isdisjoint(use.writes)
@@ -95,15 +95,18 @@ class ProductUse(EagerDict):
         )
 
     def excludes(self, use: ProductUse) -> bool:
-        """May a product not be issued while it is in flight?"""
+        """Tell whether a product may not be issued while it is in flight."""
         shared = use.inputs if self.shape == use.shape else use.inputs | use.accumulators
         return not self.accumulators.isdisjoint(shared)
 
 
 @dataclass
 class Product:
-    """Products in flight, issued at once: each one's step, the warpgroups that issued them and have
-    not waited for them, and the number of groups that each warpgroup had committed before."""
+    """Products in flight that were issued at once.
+
+    It holds the step of each product, the warpgroups that issued them and have not waited for them, and
+    the number of groups that each warpgroup had committed before.
+    """
 
     use: ProductUse
     parts: Sequence[tuple[ProductUse, int]]
@@ -202,7 +205,7 @@ class MmaHazards:
         self.add(use, ((use, step),))
 
     def allows(self, use: ProductUse) -> bool:
-        """Do the registers of products pass the checks of `issue`?"""
+        """Tell whether the registers of products pass the checks of `issue`."""
         groups, _ = self.chunk.units(WARPGROUP)
         unfenced = np.count_nonzero(self._unfenced(use, groups))
         return not unfenced and not any(self._owners_of(use, groups))

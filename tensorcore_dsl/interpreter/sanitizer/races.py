@@ -329,7 +329,7 @@ class Races(HappensBefore):
         return mild
 
     def _known_abroad(self, found: np.ndarray, vector: int) -> np.ndarray:
-        """Which rows of `found` are of accesses by other clusters that their threads know of?
+        """Find the rows of `found` of accesses by other clusters that their threads know of.
 
         Rows of accesses that only lack a fence of proxies become UNFENCED_WRITE or UNFENCED_READ.
         """

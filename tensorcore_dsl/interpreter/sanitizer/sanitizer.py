@@ -10,7 +10,7 @@ from tensorcore_dsl.interpreter.sanitizer.races import Races
 
 
 class Sanitizer:
-    """All checks. detector: finds races; None where the launch goes without. follows: will it be set?"""
+    """Make all checks. detector: None where the launch goes without. follows: whether it will be set."""
 
     detector: Races | None = None
 

@@ -70,7 +70,7 @@ def strength(instr: Instruction) -> int:
 
 
 def compatible_abroad(strong: int, other: int) -> bool:
-    """Are accesses of these strengths no race, though made by different launches?"""
+    """Tell whether accesses of these strengths are no race, though different launches make them."""
     same_size = (strong ^ other) & (ATOMIC - 1) == 0
     return strong != 0 and same_size and min(strong, other) >> SIZE_BITS >= GPU_SCOPE
 
@@ -157,7 +157,7 @@ class Signals:
 
 
 def _reached(value: int, least: int, bits: int) -> bool:
-    """Has a counter, which may have wrapped around, reached a value?"""
+    """Tell whether a counter, which may have wrapped around, has reached a value."""
     return (value - least) % (1 << bits) < 1 << bits - 1
 
 
@@ -364,7 +364,7 @@ def _cluster(races: Detector, thread: int) -> int:
 
 
 def _includes(races: Detector, thread: int, scope: int, message: Message) -> bool:
-    """Do the scopes of both sides include the other thread?"""
+    """Tell whether the scopes of both sides include the other thread."""
     if _cta(races, thread) == message.cta:
         return True
     if _cluster(races, thread) % races.launch.devices != message.device:

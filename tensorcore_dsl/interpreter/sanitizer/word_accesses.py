@@ -297,7 +297,7 @@ def _located(where: Any, address: int, first: int) -> tuple[int, int]:
 
 @inlined
 def _know_the_same(h: Any, first: int) -> bool:
-    """Have the lanes of a warp seen the same accesses?"""
+    """Tell whether the lanes of a warp have seen equal accesses."""
     same: bool = native.has_stride64(h[ROW_OF] + 8 * first, 0)
     return same
 
@@ -330,7 +330,7 @@ def _touch_lines(h: Any, kind: int, lines: int, each: int, serial: int, first: i
 
 @inlined
 def _line_is_known(h: Any, code: int, row: int, floor: int, first: int, local: bool) -> bool:
-    """Do all lanes of a warp know of all accesses of a line?
+    """Tell whether all lanes of a warp know of all accesses of a line.
 
     row: the kind of the line's code if these lanes accessed the same granules. floor: all threads
     know of all accesses up to this serial number.
@@ -377,7 +377,7 @@ def _touch_row(
 
 @inlined
 def _alike(codes: int, each: int, code: int, moves: bool) -> bool:
-    """Are the codes of 32 lanes, `each` of a lane, the same, or do they have the lane added?"""
+    """Tell whether the codes of 32 lanes, `each` of a lane, are equal, or have the lane added."""
     if each == 1 or not moves:
         alike = True
         for some in range(each):
@@ -523,7 +523,7 @@ def _touch_known(
 
 @inlined
 def _is_below(code: int, floor: int) -> bool:
-    """Is a code empty, or one access of threads with a serial number up to `floor`?"""
+    """Tell whether a code is empty, or one access of threads with a serial number up to `floor`."""
     below: bool = code >> LANE_BITS <= floor and code & KIND <= ALL
     return below
 

@@ -138,7 +138,7 @@ def order_of(order: Any) -> Order | None:
 
 
 def is_unusual(order: Order | None) -> bool:
-    """Does an order also decide what PTX leaves open in another way than the default order?"""
+    """Tell whether an order decides what PTX leaves open in another way than the default order."""
     if isinstance(order, Schedule):
         return order.base != "up"
     return order is not None and order % 2 == 1
@@ -164,13 +164,13 @@ class Scheduler(Protocol):
 
 
 def is_point(step: Step) -> bool:
-    """Does a step access memory or synchronise, so that others can tell when it runs?"""
+    """Tell whether a step accesses memory or synchronises, so that others can tell when it runs."""
     instr = step.instr
     return instr is not None and (instr.accesses_memory or instr.synchronises)
 
 
 def is_divisible(step: Step) -> bool:
-    """May the lanes of a warp execute a point at different times?"""
+    """Tell whether the lanes of a warp may execute a point at different times."""
     if step.instr is None or step.instr.aligned:
         return False
     return is_point(step) and not step.instr.effects & CONVERGENT_EFFECTS

@@ -103,8 +103,10 @@ def arrive_all(
     drops: bool,
     ends: bool,
 ) -> int:
-    """Count the arrivals and expected bytes of the active threads; returns 1 where they may release
-    a thread, 0 where all phases wait for bytes that are now expected, or an error.
+    """Count the arrivals and expected bytes of the active threads.
+
+    Return 1 where they may release a thread, 0 where all phases wait for bytes that are now expected,
+    or an error.
 
     active: their numbers. rows: becomes true for the rows of `state` that have arrivals. drops:
     later phases expect fewer arrivals. ends: the arrivals may end a phase.

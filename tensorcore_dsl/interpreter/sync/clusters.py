@@ -102,7 +102,7 @@ class Clusters:
         return np.arange(self.chunk.threads) // (self.size * self.chunk.group)
 
     def done(self) -> np.ndarray:
-        """(T,) bool: has every thread of the cluster arrived?"""
+        """Return (T,) bool: whether every thread of the cluster has arrived."""
         chunk = self.chunk
         asked = chunk.here, self.met, chunk.exits
         if asked == self._nobody:

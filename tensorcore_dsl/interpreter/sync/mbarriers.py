@@ -200,7 +200,7 @@ class Mbarriers(EagerDict):
             chunk.step_aside()  # a thread released too early shall run at once
 
     def done(self, bar: Any, parity: Any) -> np.ndarray:
-        """(T,) bool: is the phase of this parity over?"""
+        """Return (T,) bool: whether the phase of this parity is over."""
         chunk, detector = self.chunk, self.sanitizer.detector
         chunk.reads += 1
         go, self.early = np.zeros((2, chunk.threads), np.bool_)
@@ -390,7 +390,7 @@ class Mbarriers(EagerDict):
         return int(self.at(cta, slot)[PHASE])
 
     def surplus(self, mask: np.ndarray) -> bool:
-        """Do threads of `mask` wait for a phase with more bytes than were expected?"""
+        """Tell whether threads of `mask` wait for a phase with more bytes than were expected."""
         return any(self.at(*place)[MISSING] < 0 for place in self.waited_for(mask))
 
     def wait_text(self, cta: int, slot: int) -> str:
