@@ -123,6 +123,18 @@ def boxes_by_maps(
 
 
 @tc.kernel
+def map_with(maps: tc.Array, x: tc.Array, box: tc.Const, stride: tc.Const):
+    """A map of x with a box and, if not 0, a stride of rows."""
+    tc.launch_bounds(32)
+    if tc.threadIdx.x == 0:
+        place = maps.at(0, 0, 0).address
+        describe(place, "global", x, box, 0, ELEMENT["float32"], 0)
+        if stride:
+            tc.emit(REPLACE.format("global_stride", "global", 64), place, 0, stride)
+        tc.emit("fence.proxy.tensormap::generic.release.gpu")
+
+
+@tc.kernel
 def maps_of_rows(maps: tc.Array, x: tc.Array):
     """Block i makes a map of row i of x, in memory."""
     tc.launch_bounds(32)

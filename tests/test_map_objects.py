@@ -67,6 +67,21 @@ def test_mistakes(mistake, through, error, words):
         run(x, y, [(0, 0)], (8, 32), through=through, mistake=mistake)
 
 
+@pytest.mark.parametrize(
+    "box, stride, words",
+    [
+        ((1, 0), 0, "makes box_dim 0; box_dim is 1 to 256"),
+        ((1, 288), 0, "makes box_dim 288; box_dim is 1 to 256"),
+        ((1, 32), 136, "makes global_stride 136; .* a multiple of 16 bytes"),
+        ((1, 32), 1 << 36, "makes global_stride 68719476736; .* below 64 GiB"),
+    ],
+)
+def test_numbers_that_a_map_cannot_hold(box, stride, words):
+    x = np.zeros((8, 32), np.float32)
+    with pytest.raises(EmulationError, match=words):
+        kernels.map_with.emulator("sm_90a")[1, 32](kernels.room_for_maps(1), x, box, stride)
+
+
 @pytest.mark.parametrize("mistake, copy", [("loading", "load"), ("storing", "store")])
 def test_a_map_that_changes_in_flight_is_a_race_with_the_copy(mistake, copy):
     """A load reads its map until its bytes have come, a store until `wait_group.read` (9.7.9.25.3.2)."""

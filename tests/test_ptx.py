@@ -1157,7 +1157,9 @@ def test_integers_of_parameters_without_a_sign(value):
 
 
 @pytest.mark.parametrize(
-    "bits, value", [(32, 1.5), (32, np.float32(-2)), (64, 1e-300), (16, np.float16(3))], ids=str
+    "bits, value",
+    [(32, 1.5), (32, np.float32(-2)), (32, np.float64(2.5)), (64, 1e-300), (16, np.float16(3))],
+    ids=str,
 )
 def test_floats_of_a_struct_that_are_loaded_as_integers(bits, value):
     """NVCC loads some parameters so."""
@@ -1166,6 +1168,8 @@ def test_floats_of_a_struct_that_are_loaded_as_integers(bits, value):
     x = np.zeros(1, f"f{bits // 8}")
     kernel[1, 1](x, {0: value})
     assert x[0] == value
+    with pytest.raises(tc.ArgumentError, match=f"s is 1.5; u{bits} holds integers"):
+        kernel[1, 1](x, {0: np.float16(1.5) if bits > 16 else np.float32(1.5)})
     with pytest.raises(tc.ArgumentError, match="s is 1.5; u8 holds integers"):
         body = "ld.param.u8 %h1, [s]; ret;"
         module(body, ".param .align 8 .b8 s[8]")["k"][1, 1]({0: 1.5})

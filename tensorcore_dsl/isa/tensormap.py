@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa import generic
 from tensorcore_dsl.isa.context import Context, active_threads
 from tensorcore_dsl.isa.effects import VOLATILE, WARP
@@ -32,20 +33,30 @@ def replace(ctx: Context, instr: Instruction, p: Any, *operands: Any) -> None:
     memory: Any = ctx.globals if instr.space == "global" else ctx.shared
     halves = [memory.load(ctx, p + p.dtype.type(at), 8, 8) for at in PARTS]
     maps = np.ascontiguousarray(np.concatenate(halves).T).view(OBJECT)[:, 0]
-    field = maps[instr.params["field"]]
-    value = operands[-1]
-    if instr.params["field"] == ADDRESS:  # other launches may have another one for the array
+    name, (*axis, value) = instr.params["field"], operands
+    if name == ADDRESS:  # other launches may have another one for the array
         value = ctx.globals.home(np.broadcast_to(value, len(maps)))
-    if instr.params["field"] == "global_stride":
-        value = value >> value.dtype.type(4)
-    if instr.params["field"] == "box_dim":
-        value = value - value.dtype.type(1)
-    field[(slice(None), *operands[:-1])] = value
+    maps[name][(slice(None), *axis)] = _encoded(ctx, name, value, maps.dtype[name].base)
     words = np.ascontiguousarray(maps.view(np.uint64).reshape(len(maps), 16).T)
     for at in PARTS:
         memory.store(ctx, p + p.dtype.type(at), words[at // 8 : at // 8 + 8])
     if instr.space == "global":
         ctx.maps.replaced(ctx, p)
+
+
+def _encoded(ctx: Context, name: str, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """The values of a field as `OBJECT` holds them; refuses those that it cannot hold."""
+    unit, least = {"global_stride": (16, 0), "box_dim": (1, 1)}.get(name, (1, 0))
+    values = np.broadcast_to(value, ctx.threads).astype(np.uint64)
+    encoded = ((values - np.uint64(least)) // np.uint64(unit)).astype(dtype)
+    wrong = encoded.astype(np.uint64) * np.uint64(unit) + np.uint64(least) != values
+    wrong &= True if ctx.active is None else ctx.active
+    if wrong.any():
+        raise EmulationError(
+            f"tensormap.replace makes {name} {values[wrong][0]}; box_dim is 1 to 256, and global_stride a "
+            "multiple of 16 bytes (the emulator has strides below 64 GiB)"
+        )
+    return encoded
 
 
 def copy_released(ctx: Context, instr: Instruction, dst: Any, src: Any, size: int) -> None:

@@ -123,9 +123,10 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
         if name != param.name:
             continue
         x = fields[at] if numbers == [at] else None
-        if type(x) is float and kind.itemsize in (4, 8):
+        if isinstance(x, float) and kind.itemsize in (4, 8):  # np.float64, too
             x = np.dtype(f"f{kind.itemsize}").type(x)
-        if isinstance(x, np.generic) and x.dtype.kind not in "iub" and kind.kind in "iu":
+        is_number = isinstance(x, np.generic) and x.dtype.kind not in "iub" and x.itemsize == kind.itemsize
+        if is_number and kind.kind in "iu":
             parts[part.name] = x.view(kind)  # NVCC loads some floats as .u32
         elif numbers != [at] and is_known[place].all():
             parts[part.name] = data[place].view(kind)[0]
