@@ -7,11 +7,13 @@ library are launched with pdl=True on sm_90a.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+import whole_numbers
 
 from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
@@ -21,9 +23,7 @@ from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 F16, F32, F64, BF16 = np.float16, np.float32, np.float64, np.dtype(ml_dtypes.bfloat16)
 
 
-def whole(*shape: int, dtype: Any = F16, order: Any = "C") -> np.ndarray:
-    draw = np.random.default_rng(sum(shape))
-    return np.asarray(draw.integers(-2, 3, shape), dtype=dtype, order=order)
+whole = partial(whole_numbers.whole, dtype=F16, most=2)
 
 
 def products(dtype: Any = F16, size: int = 128, **options: Any) -> Callable[[], None]:

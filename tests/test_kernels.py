@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from whole_numbers import exact
+from whole_numbers import exact, whole
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -27,25 +27,19 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clust
 from tensorcore_dsl.kernels.host.scaled_gemm import is_plain
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-RNG = np.random.default_rng(7)
-
-
-def matrix(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
-    """Small integers, so that every sum is exact in every type."""
-    return np.asarray(RNG.integers(-3, 4, (rows, cols)).astype(dtype), order=order)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
 def test_all_layouts(dtype, orders):
-    a, b = matrix(40, 24, dtype, orders[0]), matrix(24, 72, dtype, orders[1])
+    a, b = whole(40, 24, dtype=dtype, order=orders[0]), whole(24, 72, dtype=dtype, order=orders[1])
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
 def test_alpha_beta_c(dtype):
-    a, b = matrix(33, 16, dtype), matrix(16, 20, dtype)
-    c = matrix(33, 20, np.int32 if dtype == np.int8 else dtype)
+    a, b = whole(33, 16, dtype=dtype), whole(16, 20, dtype=dtype)
+    c = whole(33, 20, dtype=np.int32 if dtype == np.int8 else dtype)
     found = kernels.gemm(a, b, c, alpha=2, beta=-3)
     assert np.array_equal(found.astype(np.float64), 2 * exact(a, b) - 3 * c.astype(np.float64))
     assert np.array_equal(kernels.gemm(a, b, c), (exact(a, b) + c.astype(np.float64)))
@@ -55,8 +49,8 @@ def test_alpha_beta_c(dtype):
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
 def test_long_k_of_small_results_is_split(dtype):
     """Few tiles and many steps: CTAs share the tiles; their sums are added up, then scaled."""
-    a, b = matrix(20, 3000, dtype), matrix(3000, 36, dtype)
-    c = matrix(20, 36, np.int32 if dtype == np.int8 else dtype)
+    a, b = whole(20, 3000, dtype=dtype), whole(3000, 36, dtype=dtype)
+    c = whole(20, 36, dtype=np.int32 if dtype == np.int8 else dtype)
     d = np.zeros_like(c)
     with tc.target("cpu", "sm_80"):
         chosen = plan(a, b, c, d, alpha=2, beta=-1)
@@ -80,7 +74,7 @@ def test_what_mma_sync_chooses():
 
 
 def test_out_is_written_and_returned():
-    a, b = matrix(16, 16, np.float16), matrix(16, 16, np.float16)
+    a, b = whole(16, 16, dtype=np.float16), whole(16, 16, dtype=np.float16)
     out = np.full((16, 16), np.nan, np.float32)
     assert kernels.gemm(a, b, out=out) is out
     assert np.array_equal(out, exact(a, b))
@@ -323,7 +317,7 @@ def test_tiles_fit_the_architecture(dtype, arch):
 
 @pytest.mark.thorough
 def test_no_bank_conflicts_in_the_main_loop():
-    a, b = matrix(128, 64, np.float16), matrix(64, 128, np.float16, "F")
+    a, b = whole(128, 64, dtype=np.float16), whole(64, 128, dtype=np.float16, order="F")
     d = np.zeros((128, 128), np.float16)
     chosen = plan(a, b, None, d, family="sm80")
     report = chosen.kernel.emulator("sm_80", profile=True)[chosen.grid, chosen.config.threads](

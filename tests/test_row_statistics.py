@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+import whole_numbers
 from whole_numbers import hopper  # noqa: F401
 
 import tensorcore_dsl as tc
@@ -37,10 +39,7 @@ SQUARES, SUM = RowReduction("sum", transform=square), RowReduction("sum")
 MOST, LEAST = RowReduction("max"), RowReduction("min")
 
 
-def whole(*shape: int, dtype: Any = BF16, order: str = "C") -> np.ndarray:
-    """Whole numbers from -2 to 2, so that sums are exact in any order."""
-    drawn = np.random.default_rng(sum(shape)).integers(-2, 3, shape).astype(dtype)
-    return np.ascontiguousarray(drawn.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else drawn
+whole = partial(whole_numbers.whole, most=2)  # sums of squares are exact
 
 
 def small(**changes: Any) -> HopperConfig:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from whole_numbers import exact
+from whole_numbers import exact, whole
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -26,12 +26,6 @@ pytestmark = pytest.mark.thorough
 BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 DTYPES = [np.dtype(np.float16), BF16, E4M3, E5M2, np.dtype(np.int8), np.dtype(np.float32)]
-RNG = np.random.default_rng(11)
-
-
-def dense(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
-    """Small integers, so that every sum is exact in every type; many are equal or zero."""
-    return np.asarray(RNG.integers(-3, 4, (rows, cols)).astype(dtype), order=order)
 
 
 def pruned(a: np.ndarray) -> np.ndarray:
@@ -58,7 +52,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 64), (3, 50), (130, 300), (1, 1)])
 def test_the_largest_are_kept(dtype, shape):
-    a = dense(*shape, dtype)
+    a = whole(*shape, dtype=dtype)
     assert np.array_equal(kernels.decompress(kernels.compress(a, prune=True)), pruned(a))
 
 
@@ -79,7 +73,7 @@ def test_the_ends_of_ranges():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_is_sparse_comes_back(dtype):
-    a = pruned(dense(70, 136, dtype))
+    a = pruned(whole(70, 136, dtype=dtype))
     found = kernels.compress(a)
     assert same_bits(kernels.decompress(found), a)
     assert found.values.nbytes <= a.nbytes // 2 + 16 * len(a)
@@ -88,25 +82,25 @@ def test_what_is_sparse_comes_back(dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 128), (70, 50)])
 def test_kernels_pack_as_numpy_does(dtype, shape):
-    a = dense(*shape, dtype)
+    a = whole(*shape, dtype=dtype)
     wanted = kernels.compress(a, prune=True)
     values, metadata = np.empty_like(wanted.values), np.empty_like(wanted.metadata)
-    excess, whole = np.full(1, sparsity.NO_CHUNK, np.int32), np.empty_like(a)
+    excess, unpacked = np.full(1, sparsity.NO_CHUNK, np.int32), np.empty_like(a)
     blocks = metadata.shape[0] * metadata.shape[1]
     pack.emulate[blocks, THREADS](a, values, metadata, excess, format=wanted.format)
-    unpack.emulate[blocks, THREADS](values, metadata, whole, format=wanted.format)
+    unpack.emulate[blocks, THREADS](values, metadata, unpacked, format=wanted.format)
     assert same_bits(values, wanted.values)
     assert same_bits(metadata, wanted.metadata)
-    assert same_bits(whole, kernels.decompress(wanted))
+    assert same_bits(unpacked, kernels.decompress(wanted))
     chunk = wanted.format.chunk
-    lost = (whole != a).any(axis=1)
-    first = np.argwhere(whole != a)[0] if lost.any() else (0, 0)
+    lost = (unpacked != a).any(axis=1)
+    first = np.argwhere(unpacked != a)[0] if lost.any() else (0, 0)
     assert excess[0] == first[0] * -(-a.shape[1] // chunk) + first[1] // chunk
 
 
 def test_torch_packs_with_kernels():
     torch = pytest.importorskip("torch")
-    a = dense(70, 72, np.float16)
+    a = whole(70, 72, dtype=np.float16)
     with tc.target("cpu", "sm_90a"):
         found = kernels.compress(torch.from_numpy(a), prune=True)
         assert np.array_equal(kernels.decompress(found).numpy(), pruned(a))
@@ -136,7 +130,7 @@ def test_what_cannot_be_packed():
 
 
 def test_parts_must_fit():
-    good = kernels.compress(dense(64, 64, BF16), prune=True)
+    good = kernels.compress(whole(64, 64), prune=True)
     assert repr(good) == "<a 2:4 sparse 64x64 bf16 matrix>"
     with pytest.raises(tc.ArgumentError, match=r"the values have shape \(64, 32\); .* \(64, 64\)"):
         replace(good, shape=(64, 128))
@@ -159,7 +153,7 @@ def product(a: np.ndarray, b: np.ndarray, *more: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 143, 336)])
 def test_products(dtype, shape):
     M, N, K = shape
-    a, b = dense(M, K, dtype), dense(K, N, dtype, "F")
+    a, b = whole(M, K, dtype=dtype), whole(K, N, dtype=dtype, order="F")
     precision = "tf32" if dtype == np.float32 else None
     out_dtype = tc.s32 if dtype == np.int8 else tc.f32
     found = product(a, b, out_dtype=out_dtype, precision=precision)
@@ -167,18 +161,18 @@ def test_products(dtype, shape):
 
 
 def test_f32_is_multiplied_as_tf32_only_on_request():
-    a, b = dense(64, 32, np.float32), dense(32, 32, np.float32, "F")
+    a, b = whole(64, 32, dtype=np.float32), whole(32, 32, dtype=np.float32, order="F")
     with pytest.raises(tc.ArgumentError, match="sparse f32 is multiplied as tf32 only"):
         product(a, b)
 
 
 def test_rows_of_b():
-    a, b = dense(70, 100, BF16), dense(100, 72, BF16)
+    a, b = whole(70, 100), whole(100, 72)
     assert np.array_equal(product(a, b, out_dtype=tc.f32), exact(pruned(a), b))
 
 
 def test_rows_of_b_in_boxes_wider_than_the_tile():
-    a, b = dense(70, 100, BF16), dense(100, 96, BF16)
+    a, b = whole(70, 100), whole(100, 96)
     config = HopperConfig(BM=128, BN=80, stages=2)
     assert np.array_equal(product(a, b, out_dtype=tc.f32, config=config), exact(pruned(a), b))
 
@@ -197,7 +191,7 @@ CONFIGS = {
 def test_tiles_of_all_kinds(name):
     """Clusters reach below the last row, where no metadata are, and blocks take several tiles."""
     config = CONFIGS[name]
-    a, b = dense(300, 192, E4M3), dense(192, 144, E4M3, "F")
+    a, b = whole(300, 192, dtype=E4M3), whole(192, 144, dtype=E4M3, order="F")
     d, sparse = np.empty((300, 144), np.float32), kernels.compress(a, prune=True)
     grid = min(2 * config.cluster_size, grid_size(config, *d.shape))
     sparse_gemm_kernel.emulator("sm_90a")[grid, config.threads](
@@ -216,7 +210,11 @@ def test_tiles_of_all_kinds(name):
 
 
 def test_alpha_beta_c_finish_and_out():
-    a, b, c = dense(40, 64, np.float16), dense(64, 48, np.float16), dense(40, 48, np.float32)
+    a, b, c = (
+        whole(40, 64, dtype=np.float16),
+        whole(64, 48, dtype=np.float16),
+        whole(40, 48, dtype=np.float32),
+    )
     out = np.empty((40, 48), np.float32)
     found = product(a, b, c, alpha=2, beta=-1, out=out, epilogue=lambda v, row, col: v + 0.5)
     assert found is out
@@ -229,7 +227,7 @@ def test_what_was_decided_is_kept(monkeypatch):
     prepare = sparse_module._prepare
     monkeypatch.setattr(sparse_module, "_prepare", lambda *a: made.append(a) or prepare(*a))
     for alpha in (3, 3, 4):
-        a, b = dense(40, 72, BF16), dense(72, 24, BF16, "F")
+        a, b = whole(40, 72), whole(72, 24, order="F")
         found = product(a, b, alpha=alpha, out_dtype=tc.f32)
         assert np.array_equal(found, alpha * exact(pruned(a), b))
     assert len(made) == 2
