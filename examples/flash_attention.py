@@ -1,13 +1,13 @@
 """Attention forward: o = softmax(scale q kᵀ) v, without the matrix of scores in memory.
 
 Arrays   q and o (batch, heads, queries, D), k and v (batch, heads, keys, D), row-major.
-Types    q, k, v and o are all f16 or all bf16; scores, weights' sums and the output are
+Types    q, k, v and o are all f16 or all bf16; scores, sums of P and the output are
          accumulated in f32. D is 64 or 128, `queries` and `keys` are any numbers.
 Causal   query i sees key j where j <= i + keys - queries, so that the last query sees all keys.
 
 A block of four warps has 64 queries of one head; each warp has 16 of them, and keeps their queries,
 their output and two numbers of each row in registers: the greatest score so far, and the sum of
-all weights. The block walks along the keys, 64 at a time. While the warps work on one tile of
+all of P. The block walks along the keys, 64 at a time. While the warps work on one tile of
 keys and values, cp.async brings the next one. Where the greatest score of a row grows, the sum and
 the output shrink by the same factor (online softmax: Milakov and Gimelshein, arXiv:1805.02867;
 FlashAttention: Dao et al., arXiv:2205.14135).
@@ -61,7 +61,7 @@ def attention_kernel(
     def load(start, stage):
         """Ask for a tile of keys and values: one group of cp.async, empty behind the last tile."""
         if start < end:
-            # What lies behind the last key becomes zero: a weight of zero must not meet NaN bits.
+            # What lies behind the last key becomes zero: 0 times NaN bits would be NaN.
             tc.copy_tile(tile_k[stage, ...], k, (batch, head, start, 0), bounded=True)
             tc.copy_tile(tile_v[stage, ...], v, (batch, head, start, 0), bounded=True)
         tc.cp_async_commit()
@@ -105,12 +105,12 @@ def attention_kernel(
         # Every query sees key 0, which is in the first tile, so `grown` is never -inf, and
         # exp2(-inf - grown) is 0: for masked scores, and for `best` before the first tile.
         grown = tc.maximum(best, tc.row_max(scores))
-        weights, shrink = [tc.exp2(s - grown) for s in scores], tc.exp2(best - grown)
-        best, total = grown, total * shrink + tc.row_sum(weights)
+        p, shrink = [tc.exp2(s - grown) for s in scores], tc.exp2(best - grown)
+        best, total = grown, total * shrink + tc.row_sum(p)
         out = [x * shrink for x in out]
         # Two accumulators side by side lie as the A operand does: no exchange between threads.
         for n in tc.static_range(0, KEYS, 16):
-            fp = tc.as_operand(weights[n // 8 : n // 8 + 2], mma.a)
+            fp = tc.as_operand(p[n // 8 : n // 8 + 2], mma.a)
             fv = tc.ldmatrix(tile_v[stage, n : n + 16, :], mma.b)
             out = tc.tiled_mma(mma, out, [fp], fv)
         # Write after read: the next round overwrites this stage when all warps have read it.
@@ -180,9 +180,9 @@ def reference(q: Any, k: Any, v: Any, causal: bool = False) -> tuple[Any, Any]:
 
     With u the unit roundoff of the 16-bit type: scores are sums of D products, whose terms tensor
     cores truncate 2⁻²² below the largest, so each is off by (D + 4) 2⁻²² times the sum of its
-    magnitudes (4: the factor, the maximum, exp2), and each weight by that, relatively. Sums over
+    magnitudes (4: the factor, the maximum, exp2), and each element of P by that, relatively. Sums over
     keys add 2⁻²² for each key, and shrinking 2⁻²⁰ for each tile. All of this touches numerator and
-    denominator; weights of 16 bits only the numerator: u, or 2⁻²⁵ where f16 is subnormal. The
+    denominator; P in 16 bits only the numerator: u, or 2⁻²⁵ where f16 is subnormal. The
     result is rounded once more.
     """
     u, half = ROUNDOFF["f16" if q.dtype == np.float16 else "bf16"], 2.0**-25
@@ -193,12 +193,12 @@ def reference(q: Any, k: Any, v: Any, causal: bool = False) -> tuple[Any, Any]:
     if causal:
         seen = np.tri(queries, keys, keys - queries, dtype=bool)
         scores, magnitudes = np.where(seen, scores, -np.inf), np.where(seen, magnitudes, 0)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    exact = weights @ v
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    exact = p @ v
     of_scores = (dim + 4) * 2.0**-22 * magnitudes.max(-1, keepdims=True)
     of_sums = keys * 2.0**-22 + -(-keys // KEYS) * 2.0**-20
-    bound = (u + 2 * (of_scores + of_sums)) * (weights @ abs(v)) + keys * half * abs(v).max()
+    bound = (u + 2 * (of_scores + of_sums)) * (p @ abs(v)) + keys * half * abs(v).max()
     return exact, 1.01 * (bound + u * abs(exact) + half)  # 1.01: products of errors
 
 

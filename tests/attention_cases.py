@@ -62,8 +62,8 @@ def exact(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Output and logarithms of sums in float64, and a bound of the output's error.
 
-    The bound: weights are rounded to 16 bits, and so is the result; scores are sums of D products
-    in f32, whose error the exponential turns into a relative one of each weight.
+    The bound: P is rounded to 16 bits, and so is the result; scores are sums of D products
+    in f32, whose error the exponential turns into a relative one of each element of P.
     """
     u = ROUNDOFF[q.dtype.type]
     q, k, v = (np.float64(x) for x in (q, k, v))
@@ -75,14 +75,14 @@ def exact(
         scores = softcap * np.tanh(scores / softcap)
     scores = np.where(seen(q.shape[2], k.shape[2], causal, window), scores, -np.inf)
     best = scores.max(-1, keepdims=True, initial=-1e300)
-    weights = np.exp(scores - best)
-    total = weights.sum(-1, keepdims=True)
+    p = np.exp(scores - best)
+    total = p.sum(-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         lse = (best + np.log(total))[..., 0]
-        weights = np.where(total > 0, weights / total, 0)
+        p = np.where(total > 0, p / total, 0)
     relative = u + 2.0**-20 * (q.shape[3] + (softcap or 1)) * (1 + sizes.max(-1, keepdims=True, initial=0))
-    bound = relative * (weights @ abs(v)) + u * abs(weights @ v) + 2.0**-24
-    return weights @ v, np.where(total[..., 0] > 0, lse, -np.inf), bound
+    bound = relative * (p @ abs(v)) + u * abs(p @ v) + 2.0**-24
+    return p @ v, np.where(total[..., 0] > 0, lse, -np.inf), bound
 
 
 def starts(lengths: Any) -> np.ndarray:

@@ -97,7 +97,7 @@ def test_no_keys_and_no_queries(family):
 
 
 def test_large_scores(family):
-    """Scores of +-3,000 leave one weight in each row: the exponentials of others are zero."""
+    """Scores of +-3,000 leave one element of P in each row: the exponentials of others are zero."""
     q, k, v = operands(64, 100)
     q = (q * 100).astype(BF16)
     check((q, k, v), family)

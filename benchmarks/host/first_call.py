@@ -174,10 +174,10 @@ def flash_attention() -> None:
                 for n, s in enumerate(scores)
             ]
             grown = tc.maximum(best, tc.row_max(scores))
-            weights, shrink = [tc.exp2(s - grown) for s in scores], tc.exp2(best - grown)
-            best, total = grown, total * shrink + tc.row_sum(weights)
+            p, shrink = [tc.exp2(s - grown) for s in scores], tc.exp2(best - grown)
+            best, total = grown, total * shrink + tc.row_sum(p)
             out = tc.tiled_mma(
-                mma, [x * shrink for x in out], tc.as_operand(weights, mma.a), tc.ldmatrix(tile_v, mma.b)
+                mma, [x * shrink for x in out], tc.as_operand(p, mma.a), tc.ldmatrix(tile_v, mma.b)
             )
             tc.barrier()
         for n, x in enumerate(out):
