@@ -64,7 +64,9 @@ def _written_once(kernel: Kernel) -> set[Value]:
 
 
 class _Forward:
-    """Attributes
+    """Forwards the values of a kernel, block by block.
+
+    Attributes
     ----------
     flying : set
         Results of asynchronous products until the next wait in the text.

@@ -135,7 +135,8 @@ class ProxyFences:
     epochs
         (T,), 1 + the fences of each thread.
     judged
-        What stamps are compared with, zeros where a detector of races follows fences instead. landed:
+        What stamps are compared with, zeros where a detector of races follows fences instead.
+    landed
         (CTAs, chunks), the clock when a bulk load wrote the chunk; its readers must have synchronised
         since.
     waits

@@ -56,10 +56,11 @@ class LaunchHistory:
     earlier
         Launches that may run at the same time.
     waits
-        Has a thread waited for the launch in front? triggers: has one let the launch behind start? known:
-        by device, the vectors of all clusters that its threads know of at their end.
-    earlier_known
-        At their start.
+        Has a thread waited for the launch in front?
+    triggers
+        Has a thread let the launch behind start?
+    known, earlier_known
+        By device, the vectors of all clusters that its threads know of at their end, and at their start.
     """
 
     waits = False

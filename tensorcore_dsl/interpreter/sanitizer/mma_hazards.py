@@ -122,8 +122,9 @@ class MmaHazards:
     commits
         (warpgroups,), groups committed; nobody changes the array.
     fenced
-        (warpgroups,), have they fenced at all? touched: by place, the warpgroups that used the register
-        since their last fence.
+        (warpgroups,), have they fenced at all?
+    touched : dict
+        By place, the warpgroups that used the register since their last fence.
     """
 
     def __init__(self, chunk: Chunk, proxies: ProxyFences) -> None:

@@ -109,14 +109,16 @@ class Earlier(NamedTuple):
 
 @dataclass
 class _Stream:
-    """Attributes
+    """The launches of a stream so far.
+
+    Attributes
     ----------
     launches : list
         In their order.
     known : frozenset
         What ended before the next one.
     direct : bool
-        Is the last operation a launch?.
+        Is the last operation a launch?
     """
 
     launches: list[Launched] = field(default_factory=list)

@@ -45,24 +45,26 @@ class _State(NamedTuple):
 class NamedBarriers:
     """The sixteen barriers of each CTA of a chunk.
 
-    By (CTA, barrier): arrived: threads, in whole warps;
-
     Attributes
     ----------
+    arrived
+        By (CTA, barrier), the threads that have arrived, in whole warps.
     expected
-        Threads, 0 before the first arrival, -1 for all of the CTA.
+        By (CTA, barrier), threads, 0 before the first arrival, -1 for all of the CTA.
     phase
-        How often it completed.
+        By (CTA, barrier), how often it completed.
     last
-        Threads of the phase before.
+        By (CTA, barrier), the threads of the phase before.
     votes
-        True predicates and threads of the running phase. By (warp, barrier): lanes: those that have arrived
-        while others of the warp have not.
+        By (CTA, barrier), the true predicates and the threads of the running phase.
+    lanes
+        By (warp, barrier), the lanes that have arrived while others of the warp have not.
     counted
-        Warps that arrived in this phase. By thread: waits_at, waits_for: the barrier (-1: none) and the
-        phase that it waits for.
+        By (warp, barrier), whether the warp has arrived in this phase.
+    waits_at, waits_for
+        By thread, the barrier (-1: none) and the phase that it waits for.
     true, voters
-        The votes of the last one passed.
+        By thread, the votes of the last barrier passed.
     """
 
     waits_at = PerThread(-1)
