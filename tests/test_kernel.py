@@ -506,32 +506,43 @@ def test_launches_are_prepared_where_there_is_no_gpu():
     assert (x == 6).all() and (y == 6).all()
 
 
-def test_kernels_of_any_arguments():
-    @tc.kernel
-    def total(*arguments, times: tc.Const = 1):
-        first, *others = arguments
-        for x in others:
-            first[tc.threadIdx.x] += x[tc.threadIdx.x] * times if hasattr(x, "shape") else x
+@tc.kernel
+def total(*arguments, times: tc.Const = 1):
+    first, *others = arguments
+    for x in others:
+        first[tc.threadIdx.x] += x[tc.threadIdx.x] * times if hasattr(x, "shape") else x
 
+
+def test_kernels_of_any_arguments():
     x, y = np.zeros(32, np.float32), np.arange(32, dtype=np.float32)
     with tc.target("cpu"):
         total.with_arguments("x", "y")[1, 32](x, y)
         assert np.array_equal(x, y)
         total.with_arguments("x", "y", "z")[1, 32](x, y=y, z=1.0, times=3)
         assert np.array_equal(x, 4 * y + 1)
+    assert "x_shape0" in total.with_arguments("x", "y").ir(x, y, arch="sm_80")
+
+
+def test_one_kernel_for_each_choice_of_names():
     assert total.with_arguments("x", "y") is total.with_arguments("x", "y")
     assert total.with_arguments("x", "z").runtime_names == ["x", "z"]
     assert total.with_arguments("x", "y").runtime_names == ["x", "y"]
     of_module = with_epilogue_args.with_arguments("x", "d")
     assert pickle.loads(pickle.dumps(of_module)) is of_module
-    assert "x_shape0" in total.with_arguments("x", "y").ir(x, y, arch="sm_80")
-    with pytest.raises(tc.ArgumentError, match=r"total has a parameter \*arguments: name its arguments"):
-        total[1, 32](x, y)
-    for names in (("x", "x"), ("times",)):
-        with pytest.raises(tc.ArgumentError, match="total cannot have the parameters"):
-            total.with_arguments(*names)
-    with pytest.raises(tc.ArgumentError, match="argument 'z' is missing"), tc.target("cpu"):
-        total.with_arguments("x", "z")[1, 32](x)
+
+
+@pytest.mark.parametrize(
+    "launch, message",
+    [
+        (lambda: total[1, 32](X, X), r"total has a parameter \*arguments: name its arguments"),
+        (lambda: total.with_arguments("x", "x"), "total cannot have the parameters"),
+        (lambda: total.with_arguments("times"), "total cannot have the parameters"),
+        (lambda: total.with_arguments("x", "z")[1, 32](X), "argument 'z' is missing"),
+    ],
+)
+def test_names_that_do_not_fit_the_arguments(launch, message):
+    with pytest.raises(tc.ArgumentError, match=message), tc.target("cpu"):
+        launch()
 
 
 @tc.kernel
