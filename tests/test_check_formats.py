@@ -96,26 +96,40 @@ def validator() -> jsonschema.Draft202012Validator:
 # -- JSON ----------------------------------------------------------------------------------------
 
 
-def test_json_follows_its_schema(script):
+@pytest.fixture
+def said(script):
+    """The report of a script that makes all mistakes and then fails, as JSON."""
     status, text = report(script, "json", "fails")
-    said = json.loads(text)
+    assert status == 1
+    return json.loads(text)
+
+
+def test_json_follows_its_schema(said):
     validator().validate(said)
-    assert (status, said["ok"], said["launches"], said["failure"]) == (1, False, 5, "ValueError")
-    race, dependent, outside = said["findings"]
+    assert (said["ok"], said["launches"], said["failure"]) == (False, 5, "ValueError")
+
+
+def test_json_has_both_accesses_of_a_race(said, script):
+    race = said["findings"][0]
     assert (race["kind"], race["severity"], race["kernel"]) == ("Race", "error", "hurried")
     assert (race["file"], race["line"]) == (script, 8)
     assert race["column"] == SCRIPT.splitlines()[7].index("tile[") + 1  # behind a character of two bytes
     assert (race["block"], race["thread"], race["launch"]) == ([0, 0, 0], [0, 0, 0], 1)
     assert race["other"]["line"] == line("    tile[tc.threadIdx.x] = x[tc.threadIdx.x]")
     assert (race["other"]["thread"], race["other"]["column"]) == ([32, 0, 0], 5)
+
+
+def test_json_has_the_calls_the_bytes_and_the_cure_of_a_race(said):
+    race = said["findings"][0]
     assert [call["line"] for call in race["calls"]] == [line("    other_half(tile, out)")]
     assert race["bytes"] == "element [32] of a shared s32 tile of 64 (shared bytes 0x80 to 0x83)"
     assert race["cure"] in race["message"] and "tc.barrier()" in race["cure"]
-    assert (dependent["kernel"], dependent["other"]["kernel"], dependent["launch"]) == (
-        "consume",
-        "produce",
-        4,
-    )
+
+
+def test_json_of_what_is_no_race_inside_a_launch(said):
+    _, dependent, outside = said["findings"]
+    assert (dependent["kernel"], dependent["launch"]) == ("consume", 4)
+    assert dependent["other"]["kernel"] == "produce"
     assert dependent["cure"] == "call tc.griddep_wait() before this access"
     assert outside["kind"] == "OutOfBounds" and outside["block"] == [0, 1, 0] and outside["other"] is None
     (warning,) = said["warnings"]
