@@ -164,7 +164,7 @@ def test_wgmma_in_any_order_with_all_checks(order, case):
     "text",
     [
         "tc.fence_proxy_async()\n",
-        "stages.full[stage].wait(phase)\n",
+        "stages.full[stage].wait(state.phase)\n",
         "stages.empty[stage].wait(phase)\n",
         "tc.barrier(STORE_BARRIER, threads)",
         "tc.wgmma_wait(config.blocks - 1 - i)\n",
