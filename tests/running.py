@@ -50,10 +50,10 @@ def launch(
         assert kernel.cubin(*args, arch=arch, **constants)
 
 
-def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any:
+def run(kernel: Any, grid: Any, block: int, *args: Any, order: Any = None, **constants: Any) -> Any:
     """Emulate a launch on sm_90a."""
     with tc.target("cpu", "sm_90a"):
-        return kernel.emulator("sm_90a")[grid, block](*args, **constants)
+        return kernel.emulator("sm_90a", order=order)[grid, block](*args, **constants)
 
 
 def caught(error: type[Exception], words: str, kernel: Any, *args: Any, **constants: Any) -> str:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import async_kernels as kernels
 import numpy as np
 import pytest
+from running import run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds, Race, Uninitialised
 
 RNG = np.random.default_rng(5)
 ORDERS = (None, 1, 2, 3)
-
-
-def run(kernel: Any, grid: int, block: int, *args: Any, order: Any = None, **constants: Any) -> Any:
-    with tc.target("cpu", "sm_90a"):
-        return kernel.emulator("sm_90a", order=order)[grid, block](*args, **constants)
 
 
 def zeros(*shape: int) -> np.ndarray:

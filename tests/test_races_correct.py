@@ -16,6 +16,7 @@ from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.sanitizer import access_history
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.races import Races
+from tests.planted.global_races import load, store
 
 
 def run(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
@@ -32,15 +33,6 @@ def run(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
 
 def zeros(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.int32)
-
-
-def store(semantics, pointer, value):
-    """st with semantics such as ".release.gpu"."""
-    tc.emit(f"st{semantics}.global.b32", pointer, value)
-
-
-def load(semantics, pointer):
-    return tc.emit(f"ld{semantics}.global.b32", pointer).bits(tc.s32)
 
 
 # -- observation ----------------------------------------------------------------------------------

@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hopper_kernels import by_roles
+from running import run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import CompileError, LaunchError, OperandError
 from tensorcore_dsl.runtime.arguments import ArrayType
 
 LINE = ArrayType(tc.s32, 1, (True,), 16)
-
-
-def run(kernel: Any, threads: int, *args: Any, **constants: Any) -> Any:
-    with tc.target("cpu", "sm_90a"):
-        return kernel.emulator("sm_90a")[1, threads](*args, **constants)
-
 
 # -- who does what --------------------------------------------------------------------------------
 
@@ -96,7 +91,7 @@ class TestRoles:
     def numbers(self, kernel: Any, groups: int, *more: Any) -> list[int]:
         """What each warpgroup writes; all of its threads agree."""
         out = np.zeros(128 * groups, np.int32)
-        run(kernel, 128 * groups, out, *more)
+        run(kernel, 1, 128 * groups, out, *more)
         lines = out.reshape(groups, 128)
         assert (lines == lines[:, :1]).all()
         return lines[:, 0].tolist()
@@ -131,7 +126,7 @@ class TestRegisters:
     def test_a_pipeline(self):
         x = np.random.default_rng(3).integers(-99, 99, (7, 128)).astype(np.int32)
         out = np.zeros((2, 128), np.int32)
-        run(by_roles, 384, x, out)
+        run(by_roles, 1, 384, x, out)
         assert np.array_equal(out, x.sum(axis=0) * np.array([[1], [2]]))
 
     def ptx(self, **constants: Any) -> str:
@@ -250,4 +245,4 @@ def test_a_target_without_setmaxnreg():
 
 def test_a_block_of_another_size():
     with pytest.raises(LaunchError, match="compiled for .768, 1, 1."):
-        run(three_roles, 256, np.zeros(256, np.int32))
+        run(three_roles, 1, 256, np.zeros(256, np.int32))
