@@ -490,5 +490,8 @@ def test_a_plan_tells_the_order_of_sums():
     ]
     empty = kernels.compress(np.ones((0, 256), np.float16))
     assert kernels.plan(empty, b, None, None).kernel is None
+    no_terms = kernels.compress(np.ones((128, 0), np.float16)), np.ones((0, 64), np.float16)
+    with tc.target("cpu", "sm_90a"):
+        assert kernels.plan(*no_terms, None, None).kernel is not None  # it adds zeros, as `gemm` does
     with pytest.raises(tc.ArgumentError, match="only dense products have `row_reductions`"):
         kernels.plan(empty, b, None, None, row_reductions=(kernels.RowReduction("sum", None),))

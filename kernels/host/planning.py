@@ -17,7 +17,12 @@ from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
 from tensorcore_dsl.kernels.host.row_reductions import check_row_reductions
-from tensorcore_dsl.kernels.host.sparse_gemm import check_sparse, describe_sparse, plan_sparse
+from tensorcore_dsl.kernels.host.sparse_gemm import (
+    check_sparse,
+    describe_sparse,
+    plan_sparse,
+    zero_sparse_factors,
+)
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import check_epilogue, named_arguments
 
@@ -65,8 +70,8 @@ def plan(  # noqa: PLR0913
     -------
     Plan
         With `kernel`, `config`, `traits` (compile-time properties) and `grid`. The first
-        three are None and the grid is 0 where no kernel runs: D has no elements, or K is 0 without
-        an epilogue and row reductions.
+        three are None and the grid is 0 if no kernel runs: D has no elements, or a dense product has K = 0,
+        no epilogue and no row reductions.
 
     Raises
     ------
@@ -83,7 +88,11 @@ def plan(  # noqa: PLR0913
         function = check_epilogue(epilogue, names)
         if isinstance(a, SparseMatrix):
             check_sparse(accumulate, family, row_reductions)
-            problem = describe_sparse(a, b, c, d, None, alpha, beta, function, precision)[0]
+            options: Any = c, d, None, alpha, beta, function, precision
+            problem = describe_sparse(a, b, *options)[0]
+            if problem.K == 0 and 0 not in problem.d.shape:  # like `gemm`
+                a, b = zero_sparse_factors(a.values, b)
+                problem = describe_sparse(a, b, *options)[0]
             return plan_sparse(a, problem, config)
         check_packed(accumulate, row_reductions, precision, bits)
         problem = describe_packed(a, b, c, d, None, alpha, beta, function)[0]

@@ -59,8 +59,8 @@ def _prepare(
     if problem.K == 0 and 0 not in problem.d.shape:
 
         def zeros(values: Any, metadata: Any, b: Any) -> tuple[Any, ...]:
-            sparse = compress(zero_terms(values, -1))
-            return sparse.values, sparse.metadata, zero_terms(b, -2)
+            sparse, b = zero_sparse_factors(values, b)
+            return sparse.values, sparse.metadata, b
 
         others = c, out, extra, 0, beta, out_dtype, epilogue, precision, config, stream
         return without_terms(
@@ -73,6 +73,11 @@ def _prepare(
         )
     plan = plan_sparse(a, problem, config)
     return prepared(plan, problem, (a.values, a.metadata, b), c, d, extra, stream)
+
+
+def zero_sparse_factors(values: Any, b: Any) -> tuple[SparseMatrix, Any]:
+    """Zeros in place of operands with K = 0. values: of the sparse A."""
+    return compress(zero_terms(values, -1)), zero_terms(b, -2)
 
 
 def describe_sparse(
