@@ -11,7 +11,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from test_torch import BF16, F32, OFFSETS, forget_graphs, weights, whole  # noqa: E402, F401
+from test_torch import BF16, F32, OFFSETS, by_groups, forget_graphs, weights, whole  # noqa: E402, F401
 from torch import func  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
@@ -237,11 +237,6 @@ def check_tangents(function: Any, reference: Any, tensors: Any, count: int) -> N
             found = forward_ad.unpack_dual(function(*duals))
         assert found.tangent.dtype == found.primal.dtype
         assert torch.equal(found.tangent, wanted.to(found.primal.dtype))
-
-
-def by_groups(a: Any, b: Any, offsets: Any) -> Any:
-    ends = offsets.tolist()
-    return torch.cat([a[i:j] @ x for i, j, x in zip(ends, ends[1:], b)])
 
 
 def by_parts_of_k(a: Any, b: Any, offsets: Any) -> Any:
