@@ -240,7 +240,7 @@ class Builder:
         return run(self.kernel, (grid, 1, 1), shape, given, **options)
 
 
-def line_of(error: Any) -> int:
+def reported_line(error: Any) -> int:
     """The line an error points at."""
     assert error.value.loc is not None
     return int(error.value.loc.line)

@@ -279,7 +279,7 @@ def test_products_with_the_same_b(first):
 def test_the_half_that_reads_what_nobody_wrote(row, half):
     with pytest.raises(Uninitialised, match="nothing has written byte") as error:
         run_halves(-2, gap=row)
-    assert line_of(error.value.loc).startswith(f"{half} = tc.wgmma_async")
+    assert statement_at(error.value.loc).startswith(f"{half} = tc.wgmma_async")
 
 
 @pytest.mark.parametrize("early", ["registers", "memory"])
@@ -343,10 +343,10 @@ def test_no_mistake():
 def test_the_first_of_two_mistakes(constants, kind, words, half):
     with pytest.raises(kind, match=words) as error:
         mistakes.emulator("sm_90a")[1, 128](np.zeros(128, np.int32), **constants)
-    assert line_of(error.value.loc).startswith(f"{half} = mma")  # type: ignore[attr-defined]
+    assert statement_at(error.value.loc).startswith(f"{half} = mma")  # type: ignore[attr-defined]
 
 
-def line_of(loc: Any) -> str:
+def statement_at(loc: Any) -> str:
     return linecache.getline(loc.filename, loc.line).strip()
 
 

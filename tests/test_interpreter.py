@@ -28,8 +28,8 @@ from kit import (
     XOR,
     Builder,
     instr,
-    line_of,
     pred,
+    reported_line,
     s32,
     u32,
     u64,
@@ -241,7 +241,7 @@ class TestMistakes:
     def test_a_register_that_nothing_wrote(self):
         with pytest.raises(Uninitialised, match="add.u32 reads a register that nothing") as error:
             outputs(lambda b, t: b.op(ADD, b.value(), t))
-        assert line_of(error) == 5
+        assert reported_line(error) == 5
 
     def test_a_register_that_only_some_threads_wrote(self):
         def build(b: Builder, t: Any, stop: int) -> Any:
@@ -257,7 +257,7 @@ class TestMistakes:
         outputs(lambda b, t: build(b, t, 40))
         with pytest.raises(Uninitialised, match="in thread 40 of block 0") as error:
             outputs(lambda b, t: build(b, t, 41))
-        assert line_of(error) == self.line
+        assert reported_line(error) == self.line
 
     @pytest.mark.parametrize("written", [40, 0])
     def test_a_copy_of_what_nothing_wrote_is_unwritten(self, written):
@@ -302,7 +302,7 @@ class TestMistakes:
         broken = instr("broken.u32", "d:u32 = a:u32", lambda ctx, instr, a: 1 // 0)
         with pytest.raises(EmulationError, match="broken.u32 failed: ZeroDivisionError") as error:
             outputs(lambda b, t: b.op(broken, t))
-        assert line_of(error) == 5
+        assert reported_line(error) == 5
 
     def test_a_result_of_the_wrong_type(self):
         wrong = instr("wrong.u32", "d:u32 = a:u32", lambda ctx, instr, a: a.astype(np.float32))

@@ -16,7 +16,7 @@ from tensorcore_dsl.errors import EmulationError, Misaligned, OperandError, OutO
 RNG = np.random.default_rng(23)
 
 
-def line_of(message: str) -> str:
+def shown_statement(message: str) -> str:
     """The source line that a message shows."""
     return message.split("cluster_kernels.py:", 1)[1].splitlines()[1].strip()
 
@@ -45,12 +45,12 @@ class TestLoads:
     def test_mistakes(self, mistake, error, words):
         source, out = (np.zeros((4, 8, 32), np.float32) for _ in range(2))
         message = caught(error, words, cluster.total, 4, 32, source, out, mistake=mistake)
-        assert line_of(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
+        assert shown_statement(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
 
     def test_a_peer_that_has_ended(self):
         words = "peer CTA gone: thread 0 of block 1 reaches for shared 0x0 of block 0"
         message = caught(EmulationError, words, cluster.late, 2, 32, np.zeros(32, np.uint32))
-        assert line_of(message) == "out[t] = tile.remote(0)[t]"
+        assert shown_statement(message) == "out[t] = tile.remote(0)[t]"
 
 
 # -- what an arrival hands on ----------------------------------------------------------------------

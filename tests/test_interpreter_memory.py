@@ -24,7 +24,7 @@ from kit import (
     TID,
     WAIT,
     Builder,
-    line_of,
+    reported_line,
     u32,
     u64,
 )
@@ -50,7 +50,7 @@ class TestGlobal:
         b = loads(a)
         with pytest.raises(OutOfBounds) as error:
             b.run(a, grid=2)
-        assert line_of(error) == b.line
+        assert reported_line(error) == b.line
         assert (
             "global load of 4 bytes at 0x180000000a0 by thread 8 of block 1: byte 160 of argument "
             "'a', which has bytes 0 to 159 (shape (4, 10), dtype float32)"
@@ -198,7 +198,7 @@ class TestAsynchronousCopies:
         b.op(COPY, target, Address(b.params[0], offset), 16, valid)
         with pytest.raises(kind, match=message) as error:
             b.run(np.zeros(128, np.uint32), block=1)
-        assert line_of(error) == b.line
+        assert reported_line(error) == b.line
 
 
 class TestReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kit import Builder, line_of, u64
+from kit import Builder, reported_line, u64
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import Uninitialised
@@ -67,4 +67,4 @@ def test_a_run_with_an_unwritten_accumulator():
     line = ones.multiply(ones.c[1], ones.new)
     with pytest.raises(Uninitialised, match="nothing has written") as error:
         ones.found()
-    assert line_of(error) == line
+    assert reported_line(error) == line
