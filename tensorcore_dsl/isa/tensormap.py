@@ -50,7 +50,7 @@ def _encoded(ctx: Context, name: str, value: Any, dtype: np.dtype[Any]) -> np.nd
     values = np.broadcast_to(value, ctx.threads).astype(np.uint64)
     encoded = ((values - np.uint64(least)) // np.uint64(unit)).astype(dtype)
     wrong = encoded.astype(np.uint64) * np.uint64(unit) + np.uint64(least) != values
-    wrong &= True if ctx.active is None else ctx.active
+    wrong &= active_threads(ctx)
     if wrong.any():
         raise EmulationError(
             f"tensormap.replace makes {name} {values[wrong][0]}; box_dim is 1 to 256, and global_stride a "
