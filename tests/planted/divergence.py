@@ -55,12 +55,6 @@ def shuffle_of_half_a_warp(x, out, mistake: tc.Const):
             out[lane] = value
 
 
-@planted(1, 32, mapped(64, np.ones_like), error('tc.vote("any"', says="lanes 8-31 have run to the end"))
-def vote_in_a_loop_that_some_leave(x, out, mistake: tc.Const):
-    for i in range(tc.lane_id(), 40 if mistake else 64, 32):
-        out[i] = 1 if tc.vote("any", x[i] > 0) else 0
-
-
 def _next_large(x):
     return ((x % 2 == 0) & (np.append(x[1:], x[-1]) > 500)).astype(np.int32)
 
@@ -150,7 +144,7 @@ def shuffle_from_a_lane_outside(x, out, mistake: tc.Const):
     mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)),
     {
         "redux": error("total += tc.redux"),
-        "vote": error("total += tc.vote"),
+        "vote": error("total += tc.vote", says="have run to the end"),
         "match": error("total += tc.match_any"),
     },
 )
