@@ -260,29 +260,20 @@ def test_a_full_disk(script, directory):
     assert not [p for p in directory.rglob("*") if p.is_file()], "nor does anything remain"
 
 
-def test_a_read_only_file_system(script, tmp_path):
+@pytest.mark.parametrize(
+    "change",
+    [
+        "mkdir -m 700 {0}/caches && mount -o remount,ro {0}",
+        "{{ head -c 1M /dev/zero > {0}/filler 2> {0}.full; true; }}",
+    ],
+    ids=["read-only", "full"],
+)
+def test_a_file_system_that_takes_no_more(script, tmp_path, change):
     """A mount that may not be written binds root as well; needs the right to mount."""
     mounted = tmp_path / "mounted"
     mounted.mkdir()
-    inside = (
-        f"mount -t tmpfs -o size=64k none {mounted} && mkdir -m 700 {mounted}/caches && "
-        f"{{ mount -o remount,ro {mounted}; }} && exec {sys.executable} -B {script}"
-    )
-    check_mounts(inside, mounted)
-
-
-def test_a_full_file_system(script, tmp_path):
-    mounted = tmp_path / "mounted"
-    mounted.mkdir()
-    inside = (
-        f"mount -t tmpfs -o size=64k none {mounted} && "
-        f"{{ head -c 1M /dev/zero > {mounted}/filler 2> {tmp_path}/full; true; }} && "
-        f"exec {sys.executable} -B {script}"
-    )
-    check_mounts(inside, mounted)
-
-
-def check_mounts(inside, mounted):
+    mount = f"mount -t tmpfs -o size=64k none {mounted} && {change.format(mounted)}"
+    inside = f"{mount} && exec {sys.executable} -B {script}"
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside]
     environment = {"PYTHONPATH": str(ROOT), "TENSORCORE_DSL_CACHE": str(mounted / "caches")}
     try:
