@@ -617,6 +617,20 @@ def test_tensor_maps_of_integers_have_no_nan_to_fill_with():
         ptx.tensor_map(np.zeros((4, 4), np.int32), (4, 4), nan_fill=True)
 
 
+@pytest.mark.parametrize(
+    "shape, box, message",
+    [
+        ((8, 32), (1, 288), r"a box of \(1, 288\); it has 1 to 256 elements"),
+        ((8, 32), (0, 32), r"a box of \(0, 32\); it has 1 to 256 elements"),
+        ((8, 34), (1, 32), r"strides of \(34, 1\) elements; a tensor map takes multiples of 16 bytes"),
+    ],
+)
+def test_boxes_and_strides_that_a_tensor_map_cannot_hold(shape, box, message):
+    with pytest.raises(tc.ArgumentError, match=message):
+        ptx.tensor_map(np.zeros(shape, np.float32), box)
+    assert ptx.tensor_map(np.zeros((1, 34), np.float32), (1, 34)).box == (1, 34)
+
+
 def test_kernels_for_an_unknown_target_run_on_another_one():
     old = ptx.load(".version 8.0\n.target sm_52\n.entry k() { ret; }\n")
     with pytest.raises(

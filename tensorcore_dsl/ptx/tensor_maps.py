@@ -15,6 +15,7 @@ from tensorcore_dsl.isa.tensormap import OBJECT, VIRTUAL
 from tensorcore_dsl.runtime.arguments import describe
 
 SWIZZLES = (0, 32, 64, 128)
+MAX_BOX = 256  # elements along an axis, of cuTensorMapEncodeTiled
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0, nan_fill: bool 
     Raises
     ------
     ArgumentError
-        The swizzle is not allowed, box and array differ in their number of axes, or the array's type has
-        no NaN to fill with.
+        The swizzle, the box or a stride is not allowed, box and array differ in their number of axes, or
+        the array's type has no NaN to fill with.
 
     Examples
     --------
@@ -100,7 +101,15 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0, nan_fill: bool 
         raise ArgumentError(f"a swizzle of {swizzle} bytes; allowed are 0, 32, 64 and 128")
     if len(box) != len(array.shape):
         raise ArgumentError(f"a box of {len(box)} axes for an array of {len(array.shape)}")
-    dtype = describe(array).type.dtype
+    described = describe(array)
+    dtype = described.type.dtype
+    if not all(1 <= elements <= MAX_BOX for elements in box):
+        raise ArgumentError(f"a box of {tuple(box)}; it has 1 to {MAX_BOX} elements along each axis")
+    outer = zip(described.shape[:-1], described.strides[:-1], strict=True)
+    if any(extent > 1 and stride * dtype.itemsize % 16 for extent, stride in outer):
+        raise ArgumentError(
+            f"the array has strides of {described.strides} elements; a tensor map takes multiples of 16 bytes"
+        )
     if nan_fill and not (dtype.is_float and dtype.itemsize > 1):
         raise ArgumentError(f"nan_fill is of f16, bf16, f32 and f64; the array holds {dtype}")
     return TensorMap(array, tuple(map(int, box)), swizzle, nan_fill)
