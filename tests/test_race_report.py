@@ -323,3 +323,35 @@ def test_a_store_after_bulk_stores_that_lanes_repeat():
     with pytest.warns(tc.RaceWarning), pytest.raises(tc.errors.Race, match="nothing orders") as error:
         launch(x, "one lane")
     assert "tc.tma_store_wait() (cp.async.bulk.wait_group), without read=True" in error.value.cure
+
+
+@tc.kernel
+def store_of_a_warp(x: tc.Array, waits: tc.Const):
+    """Warp 1 fills a tile, which each lane of warp 0 stores."""
+    boxes, tile, i = tc.tensor_map(x, (1, 32)), tc.shared((1, 32), tc.f32, align=128), tc.threadIdx.x
+    full = tc.mbarriers(1)
+    if i == 0:
+        full[0].init(32)
+    tc.barrier()
+    if i >= 32:
+        tile[0, i - 32] = 1
+        tc.fence_proxy_async()
+        full[0].arrive()
+    else:
+        if waits == "all lanes" or i == 0:
+            full[0].wait(0)
+        tc.syncwarp() if waits == "lane 0, then all meet" else None
+        tc.tma_store(boxes, (0, 0), tile)
+        tc.tma_store_commit()
+        tc.tma_store_wait()
+
+
+def test_lanes_that_repeat_a_store_must_have_waited_for_its_source():
+    x = np.zeros((1, 32), np.float32)
+    launch = store_of_a_warp.emulator("sm_90a")[1, 64]
+    for waits in ("all lanes", "lane 0, then all meet"):
+        with pytest.warns(tc.RaceWarning, match="both write the same value"):
+            launch(x, waits)
+    with pytest.raises(tc.errors.Race, match="tile|shared") as error:
+        launch(x, "lane 0")
+    assert "write the same value" not in str(error.value)

@@ -83,7 +83,8 @@ class ProcessGroup:
     def _multiply(self, product: Callable[..., Any], x: Any, weight: Any, **out: Any) -> Any:
         """Compute product(x, weight.T, self, **out). Each rank emulates all of them on CPU tensors."""
         if x.is_cuda:
-            weight = weight if 1 in weight.stride() else weight.contiguous()
+            aligned = 1 in weight.stride() and max(weight.stride()) * weight.element_size() % 16 == 0
+            weight = weight if aligned else weight.contiguous()
             return product(x.contiguous(), weight.t(), self, **out)
         xs, weights = (_across_ranks(one, group=self.name).chunk(self.world) for one in (x, weight))
         with tc.devices(self.world):

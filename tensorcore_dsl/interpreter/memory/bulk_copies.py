@@ -472,7 +472,8 @@ class BulkCopies:
                 conflicts.append(detector.global_spans(verb, operations, rows, reduces))
         made = [conflict for conflict in conflicts if conflict is not None]
         if made:
-            min(made, key=lambda conflict: conflict.which).tell(self.repeats)
+            first = min(made, key=lambda conflict: conflict.which)
+            first.tell(self.repeats and first is conflicts[-1])  # of the target: the values are the same
             # It was a warning. The history has the stores up to that one; later accesses must meet all.
             detector.global_spans("store", operations, rows, reduces, check=False)
 
