@@ -1250,6 +1250,9 @@ def test_explore_finds_another_order():
     assert kernel.explore(3)[1, 1](x).ok
     with pytest.raises(tc.ArgumentError, match="the number of orders"):
         kernel.explore(0)
+    tensor = type("Tensor", (), {"data_ptr": lambda self: 0})()
+    with pytest.raises(tc.ArgumentError, match=r"x: explore cannot copy the tensor inside of a dict"):
+        kernel.explore(3)[1, 64]({0: tensor})
 
 
 STRUCT_OF_AN_ADDRESS = """

@@ -47,6 +47,11 @@ def arrays_in(name: str, x: Any) -> Iterator[tuple[str, np.ndarray]]:
             yield from arrays_in(f"{name}[{key}]" if isinstance(x, Mapping | list | tuple) else name, item)
 
 
+def holds_tensors(x: Any) -> bool:
+    """Whether an argument of several items has a tensor of torch among them."""
+    return any(hasattr(item, "data_ptr") or holds_tensors(item) for _, item in _items(x))
+
+
 def with_arrays(x: Any, arrays: dict[int, np.ndarray]) -> Any:
     """Replace the arrays of an argument. arrays: the new ones, by the `id` of the old ones."""
     if isinstance(x, np.ndarray):

@@ -10,12 +10,12 @@ from itertools import zip_longest
 from operator import index
 from typing import Any, NoReturn, TypeVar
 
-from tensorcore_dsl.checking.copies import arrays_in, with_arrays
+from tensorcore_dsl.checking.copies import arrays_in, holds_tensors, with_arrays
 from tensorcore_dsl.checking.exploration import Exploration
 from tensorcore_dsl.checking.explorer import Explorer, Search
 from tensorcore_dsl.checking.session import Session, current_session, launching_in
 from tensorcore_dsl.checking.variations import check_count
-from tensorcore_dsl.errors import public
+from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
 from tensorcore_dsl.runtime.host_arrays import on_host
@@ -91,6 +91,12 @@ class ForeignKernel:
         return Explorer(self._title, index(n), self._explore, self._configuration)
 
     def _explore(self, n: int, config: Any, /, *args: Any) -> Exploration:
+        for name, x in zip_longest(self._names, args, fillvalue=""):
+            if holds_tensors(x):
+                raise ArgumentError(
+                    f"{name}: explore cannot copy the tensor inside of a {type(x).__name__}; put a NumPy "
+                    "array there, such as tensor.numpy(), or make the descriptor in the kernel"
+                )
         with on_host([x if hasattr(x, "data_ptr") else None for x in args]) as tensors:
             arguments = [x if tensor is None else tensor for x, tensor in zip(args, tensors, strict=True)]
             pairs = zip_longest(self._names, arguments, fillvalue="")
