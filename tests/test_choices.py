@@ -35,7 +35,7 @@ def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[l
     class Chosen(Exception):
         pass
 
-    def stop(plan: Plan, arguments: Any, *_: Any) -> None:
+    def stop(plan: Plan, arguments: Any, *_: Any, **options: Any) -> None:
         kernel = plan.kernel.__name__
         raise Chosen(f"{kernel} {plan.config} {plan.traits} {plan.grid} {plan.streamk}")
 
