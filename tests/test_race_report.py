@@ -355,3 +355,17 @@ def test_lanes_that_repeat_a_store_must_have_waited_for_its_source():
     with pytest.raises(tc.errors.Race, match="tile|shared") as error:
         launch(x, "lane 0")
     assert "write the same value" not in str(error.value)
+
+
+@tc.kernel
+def sizes_of_strong_accesses(words: tc.Array):
+    if tc.threadIdx.x == 0:
+        tc.emit("st.relaxed.gpu.global.b64", words.at(0), tc.u64(1))
+    if tc.threadIdx.x == 32:
+        tc.emit("st.relaxed.gpu.global.b32", words.at(1), tc.u32(2))
+
+
+def test_strong_accesses_of_other_sizes():
+    with pytest.raises(tc.errors.Race) as error:
+        sizes_of_strong_accesses.emulator()[1, 64](np.zeros(2, np.uint32))
+    assert error.value.cure == "both are atomic or volatile, but their sizes do not fit"

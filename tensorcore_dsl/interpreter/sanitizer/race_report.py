@@ -346,7 +346,7 @@ class Finding:
                 f"{'ranks' if abroad else 'blocks'}: it must be {least}"
             )
         if all(strong):
-            return "both are atomic or volatile, but their sizes or their scopes do not fit"
+            return "both are atomic or volatile, but their sizes do not fit"
         end = "; an atomic or volatile access alone orders no others" if any(strong) else ""
         if here is not None and str(here) == str(there) and not end:
             end = "; or make the update one atomic operation"
