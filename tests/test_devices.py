@@ -402,3 +402,22 @@ def test_one_array_for_several_ranks():
         pytest.raises(tc.ArgumentError, match="'out' is a list with one array for several ranks"),
     ):
         places[1, 32]([x, x.copy(), x], 1)
+
+
+@tc.kernel(threads=32)
+def count_by_turns(pads: tc.PeerArray, first: tc.Const, scope: tc.Const):
+    """Rank 0 counts in its first launch, rank 1 in its second one."""
+    if (tc.threadIdx.x == 0) & (pads.rank == 1 - first):
+        tc.atomic("add", pads[0].at(0), 1, scope=scope)
+
+
+def test_atomics_of_another_ranks_earlier_launch_need_the_scope_of_all_ranks() -> None:
+    for scope in ("sys", "gpu"):
+        pads = tc.PeerArray([np.zeros(1, np.int32) for _ in range(2)])
+        with tc.devices(2):
+            count_by_turns[1, 32](pads, 1, scope)
+            if scope == "sys":
+                count_by_turns[1, 32](pads, 0, scope)
+                continue
+            with pytest.raises(tc.errors.Race, match="each rank runs its launches at its own time"):
+                count_by_turns[1, 32](pads, 0, scope)

@@ -144,16 +144,18 @@ class EarlierLaunches:
         races, rows = self.races, self.races.clocks.rows
         knows = self._know(threads)
         acquired = rows.foreign[rows.row_of[threads]]
+        devices = (races.first_cluster + threads // races.width) % races.launch.devices
         for earlier in races.launch.earlier:
             asked = ~knows if earlier.awaited else np.ones_like(knows)
             footprint = earlier.launch.footprint
             if not asked.any() or footprint is None:
                 continue
             reads = stores and earlier.may_read
-            for number in np.unique(acquired[asked]).tolist():  # threads that have acquired the same
-                which = np.flatnonzero(asked & (acquired == number))
+            # Threads of a device that have acquired the same.
+            for number, device in np.unique([acquired[asked], devices[asked]], axis=1).T.tolist():
+                which = np.flatnonzero(asked & (acquired == number) & (devices == device))
                 known = races.clocks.sets[number]
-                hit = footprint.find(starts[which], size, reads, strong, known, vector)
+                hit = footprint.find(starts[which], size, reads, strong, known, vector, device)
                 if hit is not None:
                     thread = int(threads[which[hit.which]])
                     return EarlierFinding.of(races, earlier, hit, stores, step, thread)

@@ -89,11 +89,13 @@ class Footprint:
         strong: int,
         acquired: dict[int, np.ndarray],
         vector: int,
+        device: int,
     ) -> Hit | None:
         """An earlier write, or read if `reads` count, of the `size` bytes at real addresses.
 
         strong: the strength of the later access (`strong_accesses.strength`). acquired: what its
-        thread knows by releases and acquires, by cluster. vector: what must know of the access.
+        thread knows by releases and acquires, by cluster. vector: what must know of the access. device: of
+        the threads that make it.
         """
         for named, stretch, owner in self.arrays:
             inside = (starts + size > named.low) & (starts < named.high)
@@ -106,13 +108,15 @@ class Footprint:
                 granules = np.minimum((low >> shift) + step, last)
                 for item, wrote in enumerate((True, False)[: 1 + reads]):
                     codes = stretch.codes(granules, item)
-                    for i, serial, lanes, unfenced in self._conflicts(codes, strong, acquired, vector):
+                    for i, serial, lanes, unfenced in self._conflicts(
+                        codes, strong, acquired, vector, device
+                    ):
                         real = stretch.low + (int(granules[i]) << shift)
                         return Hit(int(which[i]), real, serial, lanes, wrote, unfenced)
         return None
 
     def _conflicts(
-        self, codes: np.ndarray, strong: int, acquired: dict[int, np.ndarray], vector: int
+        self, codes: np.ndarray, strong: int, acquired: dict[int, np.ndarray], vector: int, device: int
     ) -> Iterator[tuple[int, int, int, bool]]:
         """The position, serial number and lanes of accesses that are not compatible and not known,
         and whether only a fence of proxies is missing."""
@@ -125,7 +129,9 @@ class Footprint:
                 known = not many and acquired and self._known(serial, lanes, acquired, ORDER)
                 if known and (lanes == 0 or self._known(serial, lanes, acquired, vector)):
                     continue
-                if known or not compatible_abroad(strong, int(self.strong[step])):
+                # Many threads are taken for those of one device: nothing tells which they are.
+                same = many or self._device(serial) == device
+                if known or not compatible_abroad(strong, int(self.strong[step]), same):
                     yield int(np.argmax(codes == code)), serial, 0 if many else lanes, bool(known)
 
     def _known(self, serial: int, lanes: int, acquired: dict[int, np.ndarray], vector: int) -> bool:
@@ -133,13 +139,22 @@ class Footprint:
 
         lanes: 0 for an asynchronous operation, which has a column of its own.
         """
-        chunk = self.detector(serial)
-        cluster, first = divmod((int(self.who[serial]) & history.WARP_MASK) * WARP, chunk.width)
+        chunk, (cluster, first) = self.detector(serial), self._place(serial)
         vectors = acquired.get(foreign_key(self.number, chunk.first_cluster + cluster))
         columns = [first + lane for lane in range(WARP) if lanes >> lane & 1] or [int(self.who[serial + 1])]
         if vectors is None or columns[-1] >= vectors.shape[1]:
             return False
         return bool((vectors[vector, columns] >= serial).all())
+
+    def _place(self, serial: int) -> tuple[int, int]:
+        """The cluster in its chunk, and the first thread in it, of the warp that made an access."""
+        width: int = self.detector(serial).width
+        return divmod((int(self.who[serial]) & history.WARP_MASK) * WARP, width)
+
+    def _device(self, serial: int) -> int:
+        """The device that made an access."""
+        chunk = self.detector(serial)
+        return int((chunk.first_cluster + self._place(serial)[0]) % chunk.names.geometry.devices)
 
     def detector(self, serial: int) -> Any:
         """Remainder of the detector of the chunk that made an access."""

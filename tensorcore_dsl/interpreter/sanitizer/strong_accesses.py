@@ -69,10 +69,11 @@ def strength(instr: Instruction) -> int:
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
 
-def compatible_abroad(strong: int, other: int) -> bool:
+def compatible_abroad(strong: int, other: int, same_device: bool) -> bool:
     """Tell whether accesses of these strengths are no race, though different launches make them."""
     same_size = (strong ^ other) & (ATOMIC - 1) == 0
-    return strong != 0 and same_size and min(strong, other) >> SIZE_BITS >= GPU_SCOPE
+    least = GPU_SCOPE if same_device else SYSTEM_SCOPE
+    return strong != 0 and same_size and min(strong, other) >> SIZE_BITS >= least
 
 
 @dataclass
