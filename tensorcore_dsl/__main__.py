@@ -89,7 +89,9 @@ def parser() -> argparse.ArgumentParser:
     about.add_argument("--no-layouts", action="store_true", help="omit the layout drawings")
     about.add_argument("--plot", metavar="DIRECTORY", help="also draw the layouts to PNG files")
     listed = command("list", find, "instructions that match all given criteria; else the opcodes")
-    listed.add_argument("text", nargs="?", help="a part of the mnemonic, or some of its words")
+    listed.add_argument(
+        "text", nargs="?", help="a part of the mnemonic, or some of its parts with dots between"
+    )
     listed.add_argument("--opcode", help="for example mma")
     listed.add_argument("--arch", help="runs on this target, for example sm_90a")
     listed.add_argument("--dtype", help="an element type of an operand, for example e4m3")
@@ -150,6 +152,18 @@ def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
     viewed.add_argument("--types", action="store_true", help="compile for types, as `compile`; run nothing")
     viewed.add_argument("target", metavar="FILE[:KERNEL]", help="a script, and a kernel that it launches")
     viewed.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+
+
+CHECK_OPTIONS = "--first", "--format", "--json", "--output", "--order", "--arch", "--launch"
+VIEW_OPTIONS = "--export", "--port", "--arch", "--launch", "--types"
+
+
+def warn_of_misplaced(command: str, arguments: Sequence[str], options: Sequence[str]) -> None:
+    """Say that options behind a script go to the script."""
+    for option in [x.partition("=")[0] for x in arguments if x.partition("=")[0] in options]:
+        print(
+            f"{PROGRAM}: {option} goes to the script; options of {command} stand before it", file=sys.stderr
+        )
 
 
 def launch_number(text: str) -> int:
@@ -245,11 +259,14 @@ def check(options: argparse.Namespace) -> int:
     order = order_of(int(requested) if requested is not None and requested.isdecimal() else requested)
     if options.script.endswith(".ptx") and options.arguments[:1] == ["--launch"]:
         options.launch = "".join(options.arguments[1:])
+    if options.launch is not None and options.script.endswith(".py"):
+        raise ArgumentError(f"--launch is for files of PTX; {options.script!r} launches its kernels itself")
     if options.launch is not None:
         body = partial(ptx_launches, options.script, options.launch, options.arch)
     elif options.script.endswith(".ptx"):
         raise ArgumentError("the launches of a file of PTX are needed: --launch FILE, in TOML")
     else:
+        warn_of_misplaced("check", options.arguments, CHECK_OPTIONS)
         source_of(options.script)  # or its error
         body = partial(run_script, options.script, options.arguments, options.arch)
     return check_script(
@@ -295,6 +312,7 @@ def view(options: argparse.Namespace) -> int:
             f"{script!r} is a file of PTX; `view` takes Python. `{PROGRAM} ptx {script}` describes its "
             f"kernels, and `{PROGRAM} check --launch FILE {script}` runs them with all checks"
         )
+    warn_of_misplaced("view", options.arguments, VIEW_OPTIONS)
     source_of(script)  # or its error, before anything is served
     if options.export is None:
         chosen = [f"--launch={options.launch}", *(["--types"] if options.types else [])]

@@ -317,6 +317,16 @@ def test_a_script_runs_as_python_runs_it(script, capsys):
     assert (sys.argv, sys.path) == before
 
 
+def test_options_behind_a_script_go_to_the_script(script, capsys):
+    _, out, err = checked(capsys, script, "0", "20", "--first")
+    assert "'--first'" in out and "--first goes to the script; options of check stand before it" in err
+
+
+def test_launches_of_a_file_are_for_ptx(script, capsys):
+    status, _, err = checked(capsys, "--launch", "launch.toml", script)
+    assert status == 2 and "--launch is for files of PTX" in err
+
+
 def test_a_script_goes_on_after_findings(script, capsys):
     status, out, _ = checked(capsys, script, "0", "32", "20", "32")
     assert status == 1 and "words" in out and "raised" not in out

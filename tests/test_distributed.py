@@ -173,6 +173,7 @@ def test_an_epilogue_gets_the_sums():
             "K must be its contiguous axis",
         ),
         (128, 64, 64, {"x": lambda x: x[0]}, "is a list of 2 arrays"),
+        (128, 64, 64, {"config": HopperConfig(BM=128, BN=64, stages=3)}, "pass another config, or pad the"),
         (128, 64, 64, {"x": lambda x: [one[:, :32] for one in x]}, "the shapes do not fit"),
     ],
 )
@@ -181,6 +182,15 @@ def test_refused(M, N, K, change, message):
     x = change.get("x", lambda x: x)(x)
     with tc.devices(2), pytest.raises(tc.ArgumentError, match=message):
         kernels.all_gather_gemm(x, w, VirtualGroup(2), config=change.get("config"))
+
+
+def test_refused_outside_of_devices_and_elsewhere():
+    x, w = operands(2, 128, 64, 64, True)
+    with pytest.raises(tc.ArgumentError, match=r"inside of `with tc.devices\(2\):`"):
+        kernels.all_gather_gemm(x, w, VirtualGroup(2))
+    with tc.target("cpu", "sm_80"), tc.devices(2):
+        with pytest.raises(tc.ArgumentError, match="on sm_90a, not on sm_80"):
+            kernels.all_gather_gemm(x, w, VirtualGroup(2))
 
 
 class OneRank:

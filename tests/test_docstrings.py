@@ -26,6 +26,7 @@ SAFE = {
     "cache_directory",
     "cores",
     "cupy_stream",
+    "current_devices",
     "current_stream",
     "emulated_arch",
     "html_table",

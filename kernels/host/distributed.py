@@ -14,10 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import current_target, key_function, target_key
+from tensorcore_dsl.host import current_devices, current_target, key_function, target_arch, target_key
 from tensorcore_dsl.kernels.hopper import distributed_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK
 from tensorcore_dsl.kernels.host.arguments import described
+from tensorcore_dsl.kernels.host.families import has_wgmma
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank
 from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
 
@@ -81,6 +83,11 @@ class VirtualGroup:
         if not isinstance(argument, (list, tuple)) or len(argument) != self.world:
             raise tc.ArgumentError(
                 f"each operand on {self.world} virtual GPUs is a list of {self.world} arrays, one a rank"
+            )
+        devices = current_devices()
+        if devices is None or devices.count != self.world:
+            raise tc.ArgumentError(
+                f"a VirtualGroup({self.world}) multiplies inside of `with tc.devices({self.world}):`"
             )
         return argument[0]
 
@@ -305,6 +312,8 @@ def _reduced(
 
 def _operands(x: Any, w: Any, group: Group) -> tuple[tuple[int, int], int, Any, bool]:
     """Shape of x, columns of w, their element type, and whether w is K-major."""
+    if not has_wgmma():
+        raise tc.ArgumentError(f"products on several GPUs run on sm_90a, not on {target_arch()}")
     operands = described(x=group.of_rank(x), w=group.of_rank(w))
     dtype = check_half_precision(**operands)
     (rows, K), (depth, N) = (check_rank(name, operand, 2) for name, operand in operands.items())
@@ -342,9 +351,10 @@ def _choose(rows: int, M: int, N: int, k_major: bool) -> HopperConfig:
 def _check_config(config: HopperConfig, rows: int, dtype: tc.DType) -> None:
     high = config.BM * config.cluster_m
     if rows % high:
+        other = "" if rows % BLOCK else "pass another config, or "
         raise tc.ArgumentError(
-            f"each rank has {rows} rows; they are whole tiles of {high} rows with {config}: pass another "
-            "config, or pad the rows to a multiple of 64"
+            f"each rank has {rows} rows; they are whole tiles of {high} rows with {config}: {other}pad the "
+            f"rows to a multiple of {high}"
         )
     if config.cluster_n > 1 or config.split_k > 1 or config.k_slabs > 1 or config.swapped or config.pingpong:
         raise tc.ArgumentError(

@@ -30,9 +30,10 @@ from tensorcore_dsl.kernels.user_functions import check_epilogue, named_argument
 def plan(  # noqa: PLR0913
     a: Any,
     b: Any,
-    c: Any,
-    d: Any,
+    c: Any = None,
+    d: Any = None,
     *,
+    out_dtype: Any = None,
     alpha: float = 1,
     beta: float = 0,
     accumulate: Any = None,
@@ -53,8 +54,9 @@ def plan(  # noqa: PLR0913
     Parameters
     ----------
     a, b, c, d : array
-        Operands and result, as for `gemm`; c and d may be None. A may be a `SparseMatrix`, and B
-        `PackedWeights`.
+        Operands and result, as for `gemm`. A may be a `SparseMatrix`, and B `PackedWeights`.
+    out_dtype : dtype, optional
+        Of the result, as for `gemm`.
     alpha, beta : float
         As for `gemm`.
     accumulate, precision, bits, family, config : optional
@@ -88,17 +90,17 @@ def plan(  # noqa: PLR0913
         function = check_epilogue(epilogue, names)
         if isinstance(a, SparseMatrix):
             check_sparse(accumulate, family, row_reductions)
-            options: Any = c, d, None, alpha, beta, function, precision
+            options: Any = c, d, out_dtype, alpha, beta, function, precision
             problem = describe_sparse(a, b, *options)[0]
             if problem.K == 0 and 0 not in problem.d.shape:  # like `gemm`
                 a, b = zero_sparse_factors(a.values, b)
                 problem = describe_sparse(a, b, *options)[0]
             return plan_sparse(a, problem, config)
         check_packed(accumulate, row_reductions, precision, bits)
-        problem = describe_packed(a, b, c, d, None, alpha, beta, function)[0]
+        problem = describe_packed(a, b, c, d, out_dtype, alpha, beta, function)[0]
         return plan_mixed(b, problem, family, config)
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
-    in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
+    in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b), out_dtype)[1]
     check_row_reductions(row_reductions)
     if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # like `gemm`
         a, b = zero_factors(a, b)

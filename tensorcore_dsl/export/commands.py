@@ -33,6 +33,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     for flag in ("cooperative", "pdl"):
         exported.add_argument(f"--{flag}", action="store_true", help="as kernel.configured takes it")
     for subparser in (compiled, exported):
+        subparser.epilog = f"Options stand before FILE:KERNEL, or behind the types. {subparser.epilog}"
         subparser.add_argument("--arch", help="the architecture (default: that on which kernels run now)")
         subparser.add_argument("kernel", metavar="FILE:KERNEL", help="a file of Python, and a kernel in it")
         subparser.add_argument(

@@ -98,7 +98,13 @@ def devices(count: int) -> Iterator[Devices]:
 
 
 def current_devices() -> Devices | None:
-    """The virtual GPUs on which launches run now; None for a single GPU."""
+    """Return the virtual GPUs on which launches run now.
+
+    Returns
+    -------
+    Devices or None
+        None for a single GPU.
+    """
     return _current.get()
 
 
