@@ -77,8 +77,8 @@ def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tup
     """
     rng = np.random.default_rng(3)
     kind, wide = mma.a.dtype.numpy, mma.d.dtype.numpy
-    a = rng.integers(-4, 5, (mma.a.layout.micro_ops, mma.a.layout.cols)).astype(kind)
-    b = rng.integers(-4, 5, (mma.b.layout.micro_ops, mma.b.layout.cols)).astype(kind)
+    a = rng.integers(-4, 5, (mma.a.layout.rows, mma.a.layout.cols)).astype(kind)
+    b = rng.integers(-4, 5, (mma.b.layout.rows, mma.b.layout.cols)).astype(kind)
     x = rng.integers(-99, 99, BLOCKS * THREADS).astype(wide)
     if special:  # blocks hand these over to other loops
         x[70], x[THREADS + 3], x[4 * THREADS] = np.inf, np.nan, np.finfo(wide).max
