@@ -100,7 +100,9 @@ def test_what_changes_the_text() -> None:
     q, k, v = operands(64, 64)
     usual = explained(q, k, v)
     assert "dS" in usual and "tanh" not in str(usual)
-    assert "tanh^2" in explained(q, k, v, softcap=3.0)["dS"]
+    assert usual["numbers"] == "s = scale * log2(e), rounded to f32"
+    capped = explained(q, k, v, softcap=3.0)
+    assert "tanh^2" in capped["dS"] and "c = 2 * log2(e) * scale / softcap" in capped["numbers"]
     k, v = operands(64, 16, seed=1)[1:]
     paged = explained(
         q, k, v, cu_seqlens=(starts([64]), starts([16])), block_table=np.zeros((1, 1), np.int32)

@@ -63,15 +63,19 @@ class AttentionPlan:
         name = str(self.dtype)
         size = self.config.BN if self.config else KEYS if self._slabs * SLAB <= WIDE else KEYS_OF_WIDE
         order = "the last tile that a query sees to the first" if hopper else "the first tile to the last"
-        cap = ", then 1 - 2 rcp(1 + exp2(cap * score))" if traits.softcap else ""
+        cap, numbers = "", "s = scale * log2(e)"
+        if traits.softcap:
+            cap = ", then 1 - 2 rcp(1 + exp2(c * score))"
+            numbers = "s = softcap * log2(e), c = 2 * log2(e) * scale / softcap"
         return {
+            "numbers": f"{numbers}, rounded to f32",
             "products": f"{name} by {name}, 16 of the summed axis in an instruction",
             "sums": Summation(name, self.dtype, self.dtype, 16, arithmetic).aspects()["sums"],
             "scores": f"along D, upwards, in tiles of {size} keys{cap}; a key that is not seen has -inf",
             "keys": f"from {order}; tiles begin at multiples of {size} in a sequence; keys are not split",
-            "P": "exp2(fma(score, scale, -(max * scale))) by ex2.approx.ftz; max is the greatest score "
+            "P": "exp2(fma(score, s, -(max * s))) by ex2.approx.ftz; max is the greatest score "
             "of this tile and those before",
-            "factor": "exp2((max before - max) * scale), of the total and the output so far, in f32",
+            "factor": "exp2((max before - max) * s), of the total and the output so far, in f32",
             "total": "f32, of each of four lanes of a row: fma(total, factor, sum of the tile); lane c sums "
             "columns 8n + 2c and 8n + 2c + 1, upwards; at the end lanes 1 apart, then 2 apart",
             "output": f"P rounded to {name} times v, upwards in a tile, added to factor * output by "
@@ -104,7 +108,7 @@ class AttentionPlan:
         if self.traits.softcap:
             ds = "P * (dP - delta) * (1 - tanh^2)" if config is None else "P * (1 - tanh^2) * (dP - delta)"
         return {
-            "P again": f"exp2(fma(score, scale, -(lse * log2(e)))) by ex2.approx.ftz, in products rounded to "
+            "P again": f"exp2(fma(score, s, -(lse * log2(e)))) by ex2.approx.ftz, in products rounded to "
             f"{name}",
             "dS": f"{ds}, from the left in f32, rounded to {name} in products",
             "delta": "f32, of 16 lanes with 8 of 128 columns each: fma(dO, o, sum), upwards; then lanes 8, "
