@@ -77,7 +77,7 @@ def test_the_start_page_shows_its_picture_which_leads_on(desktop, address):
 def test_a_name_in_a_program_leads_to_the_reference(desktop, address):
     desktop.goto(f"{address}/programs/hopper_gemm_5_producer_consumer.html")
     desktop.locator(".highlight a.name", has_text="tc.warp_specialize").click()
-    assert re.search(r"/reference/\w+\.html#tensorcore_dsl\.warp_specialize$", desktop.url)
+    desktop.wait_for_url(re.compile(r"/reference/\w+\.html#tensorcore_dsl\.warp_specialize$"))
     assert desktop.locator("[id='tensorcore_dsl.warp_specialize']").count() == 1
 
 
