@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa, ptx
@@ -129,41 +130,48 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
+def noting_options(subparser: argparse.ArgumentParser) -> Callable[..., None]:
+    """Make an `add_argument` that notes the options of a command whose script has options, too."""
+    noted: list[str] = []
+    subparser.set_defaults(of_command=noted)
+
+    def add(*names: str, **settings: Any) -> None:
+        noted.extend(subparser.add_argument(*names, **settings).option_strings)
+
+    return add
+
+
 def add_check_arguments(checked: argparse.ArgumentParser) -> None:
-    checked.add_argument("--first", action="store_true", help="stop at the first finding")
-    checked.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
-    checked.add_argument("--json", action="store_const", dest="format", const="json", help="as --format json")
-    checked.add_argument("--output", metavar="FILE", help="write the report to a file")
-    checked.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
-    checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
-    checked.add_argument("--launch", metavar="FILE", help="of TOML: the launches of kernels in a file of PTX")
+    add = noting_options(checked)
+    add("--first", action="store_true", help="stop at the first finding")
+    add("--format", choices=FORMATS, default="text", help="of the report (default: text)")
+    add("--json", action="store_const", dest="format", const="json", help="as --format json")
+    add("--output", metavar="FILE", help="write the report to a file")
+    add("--order", metavar="ORDER", help="a seed or a schedule of threads")
+    add("--arch", help="the architecture to emulate, for example sm_80")
+    add("--launch", metavar="FILE", help="of TOML: the launches of kernels in a file of PTX")
     checked.epilog = f"{STATUSES} 3 if the script fails by itself without a finding, 4 if it makes no launch."
-    checked.add_argument("script", help="path of a Python script, or of a file of PTX")
-    checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given, or types")
+    add("script", help="path of a Python script, or of a file of PTX")
+    add("arguments", nargs=argparse.REMAINDER, help="what the script is given, or types")
 
 
 def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
-    viewed.add_argument("--export", metavar="FILE", help="write the page to a file instead of serving it")
-    viewed.add_argument("--port", type=int, default=0, help="of the page (default: any that is free)")
-    viewed.add_argument("--arch", help="the architecture, for example sm_80 (default: sm_90a)")
-    viewed.add_argument(
-        "--launch", type=launch_number, default=1, metavar="N", help="the kernel's N-th launch (default: 1)"
-    )
-    viewed.add_argument("--types", action="store_true", help="compile for types, as `compile`; run nothing")
-    viewed.add_argument("target", metavar="FILE[:KERNEL]", help="a script, and a kernel that it launches")
-    viewed.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    add = noting_options(viewed)
+    add("--export", metavar="FILE", help="write the page to a file instead of serving it")
+    add("--port", type=int, default=0, help="of the page (default: any that is free)")
+    add("--arch", help="the architecture, for example sm_80 (default: sm_90a)")
+    add("--launch", type=launch_number, default=1, metavar="N", help="the kernel's N-th launch (default: 1)")
+    add("--types", action="store_true", help="compile for types, as `compile`; run nothing")
+    add("target", metavar="FILE[:KERNEL]", help="a script, and a kernel that it launches")
+    add("arguments", nargs=argparse.REMAINDER, help="what the script is given")
 
 
-CHECK_OPTIONS = "--first", "--format", "--json", "--output", "--order", "--arch", "--launch"
-VIEW_OPTIONS = "--export", "--port", "--arch", "--launch", "--types"
-
-
-def warn_of_misplaced(command: str, arguments: Sequence[str], options: Sequence[str]) -> None:
+def warn_of_misplaced(options: argparse.Namespace) -> None:
     """Say that options behind a script go to the script."""
-    for option in [x.partition("=")[0] for x in arguments if x.partition("=")[0] in options]:
-        print(
-            f"{PROGRAM}: {option} goes to the script; options of {command} stand before it", file=sys.stderr
-        )
+    for name in [argument.partition("=")[0] for argument in options.arguments]:
+        if name in options.of_command:
+            text = f"{name} goes to the script; options of {options.command} stand before it"
+            print(f"{PROGRAM}: {text}", file=sys.stderr)
 
 
 def launch_number(text: str) -> int:
@@ -266,7 +274,7 @@ def check(options: argparse.Namespace) -> int:
     elif options.script.endswith(".ptx"):
         raise ArgumentError("the launches of a file of PTX are needed: --launch FILE, in TOML")
     else:
-        warn_of_misplaced("check", options.arguments, CHECK_OPTIONS)
+        warn_of_misplaced(options)
         source_of(options.script)  # or its error
         body = partial(run_script, options.script, options.arguments, options.arch)
     return check_script(
@@ -312,7 +320,7 @@ def view(options: argparse.Namespace) -> int:
             f"{script!r} is a file of PTX; `view` takes Python. `{PROGRAM} ptx {script}` describes its "
             f"kernels, and `{PROGRAM} check --launch FILE {script}` runs them with all checks"
         )
-    warn_of_misplaced("view", options.arguments, VIEW_OPTIONS)
+    warn_of_misplaced(options)
     source_of(script)  # or its error, before anything is served
     if options.export is None:
         chosen = [f"--launch={options.launch}", *(["--types"] if options.types else [])]
