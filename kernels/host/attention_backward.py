@@ -264,7 +264,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         lse_log2, delta, turns, tickets, *sums = spaces.allocate(q, stream)
         targets: Any = (dk, dv)
         if splits > 1:
-            *targets, sums = *sums[:2], sums[2:]
+            targets, sums = sums[:2], sums[2:]
         rows = lse_log2, delta
         starts = padded(tuple(lists), tickets)[:2]
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse

@@ -17,7 +17,6 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import current_devices, current_target, key_function, target_arch, target_key
 from tensorcore_dsl.kernels.hopper import distributed_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.families import has_wgmma
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank
@@ -351,7 +350,7 @@ def _choose(rows: int, M: int, N: int, k_major: bool) -> HopperConfig:
 def _check_config(config: HopperConfig, rows: int, dtype: tc.DType) -> None:
     high = config.BM * config.cluster_m
     if rows % high:
-        other = "" if rows % BLOCK else "pass another config, or "
+        other = "" if rows % distributed_gemm.BLOCK else "pass another config, or "
         raise tc.ArgumentError(
             f"each rank has {rows} rows; they are whole tiles of {high} rows with {config}: {other}pad the "
             f"rows to a multiple of {high}"

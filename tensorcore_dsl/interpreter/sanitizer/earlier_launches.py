@@ -144,7 +144,8 @@ class EarlierLaunches:
         races, rows = self.races, self.races.clocks.rows
         knows = self._know(threads)
         acquired = rows.foreign[rows.row_of[threads]]
-        devices = (races.first_cluster + threads // races.width) % races.launch.devices
+        count = races.launch.devices
+        keys = acquired * count + (races.first_cluster + threads // races.width) % count
         for earlier in races.launch.earlier:
             asked = ~knows if earlier.awaited else np.ones_like(knows)
             footprint = earlier.launch.footprint
@@ -152,8 +153,8 @@ class EarlierLaunches:
                 continue
             reads = stores and earlier.may_read
             # Threads of a device that have acquired the same.
-            for number, device in np.unique([acquired[asked], devices[asked]], axis=1).T.tolist():
-                which = np.flatnonzero(asked & (acquired == number) & (devices == device))
+            for key in np.unique(keys[asked]).tolist():
+                (number, device), which = divmod(key, count), np.flatnonzero(asked & (keys == key))
                 known = races.clocks.sets[number]
                 hit = footprint.find(starts[which], size, reads, strong, known, vector, device)
                 if hit is not None:

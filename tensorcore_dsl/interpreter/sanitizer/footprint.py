@@ -139,14 +139,14 @@ class Footprint:
 
         lanes: 0 for an asynchronous operation, which has a column of its own.
         """
-        chunk, (cluster, first) = self.detector(serial), self._place(serial)
+        chunk, (cluster, first) = self.detector(serial), self._cluster(serial)
         vectors = acquired.get(foreign_key(self.number, chunk.first_cluster + cluster))
         columns = [first + lane for lane in range(WARP) if lanes >> lane & 1] or [int(self.who[serial + 1])]
         if vectors is None or columns[-1] >= vectors.shape[1]:
             return False
         return bool((vectors[vector, columns] >= serial).all())
 
-    def _place(self, serial: int) -> tuple[int, int]:
+    def _cluster(self, serial: int) -> tuple[int, int]:
         """The cluster in its chunk, and the first thread in it, of the warp that made an access."""
         width: int = self.detector(serial).width
         return divmod((int(self.who[serial]) & history.WARP_MASK) * WARP, width)
@@ -154,7 +154,7 @@ class Footprint:
     def _device(self, serial: int) -> int:
         """The device that made an access."""
         chunk = self.detector(serial)
-        return int((chunk.first_cluster + self._place(serial)[0]) % chunk.names.geometry.devices)
+        return int((chunk.first_cluster + self._cluster(serial)[0]) % chunk.names.geometry.devices)
 
     def detector(self, serial: int) -> Any:
         """Remainder of the detector of the chunk that made an access."""
