@@ -354,7 +354,7 @@ class TestChunks:
             assert set(out) == {n}
 
     def test_a_mistake_ends_the_run(self):
-        """Of 24 chunks only those that had been queued are run."""
+        """Only the queued ones of 24 chunks run."""
         b = Builder(("out", u64))
         t = b.thread(1024)
         b.op(STORE_GLOBAL, b.element(b.params[0], t), 1)

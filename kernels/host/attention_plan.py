@@ -38,7 +38,7 @@ class AttentionPlan:
     gradients : BackwardConfig or None
         Of "sm90" without pages.
     splits : int
-        Groups of heads of q, of those that share a head of k and v, with sums of dK and dV of their own.
+        Groups of the heads of q that share a head of k and v. Each group has its own sums of dK and dV.
     """
 
     family: str

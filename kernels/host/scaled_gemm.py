@@ -144,7 +144,7 @@ def _prepare_scaled(
 
 
 def _matrices(read: Mapping[str, Description]) -> tuple[Description, Description]:
-    """A and B; refuses those that cannot be multiplied."""
+    """Describe A and B; refuse operands that cannot be multiplied."""
     for name in ("a", "b"):
         operands.check_rank(name, read[name], 2)
     operands.check_operands(read["a"], read["b"], None, 0)

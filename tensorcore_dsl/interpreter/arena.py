@@ -46,7 +46,7 @@ class _Stretch:
 
 
 def _stretches(arguments: Sequence[Any]) -> list[_Stretch]:
-    """The memory of all arrays, in order; those that overlap are in one stretch.
+    """List the memory of all arrays in order; arrays that overlap share a stretch.
 
     Distances from the base array are kept modulo ALIGNMENT, so that checks of alignment find the
     same as without processes.

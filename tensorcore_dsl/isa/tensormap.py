@@ -45,7 +45,7 @@ def replace(ctx: Context, instr: Instruction, p: Any, *operands: Any) -> None:
 
 
 def _encoded(ctx: Context, name: str, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """The values of a field as `OBJECT` holds them; refuses those that it cannot hold."""
+    """Convert the values of a field to what `OBJECT` holds; refuse others."""
     unit, least = {"global_stride": (16, 0), "box_dim": (1, 1)}.get(name, (1, 0))
     values = np.broadcast_to(value, ctx.threads).astype(np.uint64)
     encoded = ((values - np.uint64(least)) // np.uint64(unit)).astype(dtype)

@@ -198,7 +198,7 @@ class Contents:
     threads
         Those whose values are wanted, in order.
     here
-        (T,) bool of those that have values.
+        (T,) bool: the threads that have values.
     single
         Only one thread is looked at, so scalars are numbers.
     """

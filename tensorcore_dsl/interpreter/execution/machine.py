@@ -249,7 +249,7 @@ class Machine:
         return ctx.tally.report(ctx.program.steps)
 
     def _start_blocks(self) -> bool:
-        """Start the CTAs that have room beside the running ones; return whether there is one."""
+        """Start as many CTAs as have room beside the running ones; return whether one started."""
         ctx, size = self.ctx, self.ctx.clusters.size
         if self.started == ctx.geometry.ctas:
             return False

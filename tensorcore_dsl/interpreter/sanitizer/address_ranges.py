@@ -67,7 +67,7 @@ def granule_bits(program: Program, shared: bool) -> int:
 
 
 def address_ranges_of(spans: list[tuple[int, int]], shift: int) -> list[AddressRange]:
-    """Ranges that cover the (first, past-the-end) addresses; those that overlap are one."""
+    """Make ranges of (first, past-the-end) addresses; overlapping ones share a range."""
     joined: list[list[int]] = []
     for low, high in sorted((low & -CHUNK, high) for low, high in spans if high > low):
         if joined and low < joined[-1][1]:

@@ -385,7 +385,7 @@ class Finding:
         return f"{barriers} between the two would order them{end}"
 
     def _advice_for_lanes(self, here: Loc | None) -> str:
-        """Where warps must meet: other lanes have synchronised than those that access. Else ""."""
+        """Say where warps must meet if not the accessing lanes but others have synchronised. Else ""."""
         races, lanes = self.races, [i for i in range(WARP) if self.lanes >> i & 1]
         theirs, mine, width = self._warp * WARP, self.thread // WARP * WARP, races.width
         if self._owner is not races or theirs == mine or theirs // width != mine // width or not lanes:
@@ -408,7 +408,7 @@ class Finding:
         return parts and f"tc.syncwarp() would order the two: {parts}"
 
     def _advice_for_blocks(self, abroad: bool, here: Loc | None) -> str:
-        """Where blocks must meet: other threads have signalled or waited than those that access.
+        """Say where blocks must meet if not the accessing threads but others have signalled or waited.
 
         Or which signal comes behind the other access. Else "". abroad: the blocks are of two ranks.
         """

@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     row_of : array
         (T,).
     free : array
-        Rows not in use, of which counts[FREE] are valid.
+        Unused rows; the first counts[FREE] entries are valid.
     merges : array
         (n, 2), a row and the set that it must still learn; counts[MERGES] are valid.
     """
