@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorcore_dsl.kernels.choosing.menu import F64, FRAGMENTS, PARTS, VECTORS, Menu
-from tensorcore_dsl.kernels.host.problem_shape import ACTIVE_CLUSTERS, SMS, ProblemShape
+from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape
 
 # Rates of an H200 for each SM and cycle: those of the data sheet, and the measured CACHE and DRAM.
 CLOCK = 1.6e3  # cycles in a microsecond, under load
@@ -71,8 +71,7 @@ def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
     fitting = np.minimum(REGISTERS // (menu.threads * registers), SHARED_BYTES // staged)
     resident = np.maximum(np.minimum(fitting, THREADS // menu.threads), 1)
     resident = where(hopper | (menu.kind == F64), menu.resident, resident)  # CTAs of an SM
-    active = np.array([ACTIVE_CLUSTERS.get(size, SMS // size) for size in range(1, 17)])
-    at_a_time = where(hopper, active[np.minimum(menu.cluster_size, 16) - 1], SMS * resident)
+    at_a_time = where(hopper, menu.clusters, SMS * resident)
     streamk = menu.streamk_units > 0
     units = where(streamk, menu.streamk_units, at_a_time)
     waves = ceil(work, units)

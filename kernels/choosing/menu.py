@@ -23,7 +23,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.f64_gemm import resident_ctas
 from tensorcore_dsl.kernels.hopper.promotion import part_width
-from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters
 
 # Kinds of kernels. WGMMA: all types but f32. PARTS, FRAGMENTS: f32 by wgmma, from parts in memory or
 # from f32 operands. MMA: mma.sync. F64: mma.sync of f64 on Hopper. VECTORS: no tensor cores.
@@ -52,7 +52,7 @@ class Menu:
     boxed, boxed_stages : columns of 16-bit elements in whole boxes, and the stages that then fit
     uneven : consumers have more registers than the producer
     promotable, in_fragments : registers suffice for promoted products, for fragments of A
-    clusters : clusters that run at a time
+    clusters : clusters that run at a time, of wgmma kernels
     place : position in the menu, from 0 for the first of a kind to 1 for the last
     """
 
@@ -107,7 +107,7 @@ def _columns_of(config: Config) -> dict[str, Any]:
             "uneven": False,
             "promotable": False,
             "in_fragments": False,
-            "clusters": SMS,
+            "clusters": 0,
             "resident": resident_ctas(config),
         }
     boxed = -(-config.BN // BOX) * BOX
