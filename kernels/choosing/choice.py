@@ -12,7 +12,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig
 from tensorcore_dsl.kernels.choosing import menu
-from tensorcore_dsl.kernels.choosing.features import SHARED_BYTES, features
+from tensorcore_dsl.kernels.choosing.features import features
 from tensorcore_dsl.kernels.choosing.menu import Config, Menu, as_loaded, fits
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, SWIZZLE_BYTES, HopperConfig
@@ -99,7 +99,7 @@ def _is_feasible(problem: GemmProblem, config: Config) -> bool:
     in_f16, reduces = problem.accumulate == tc.f16, bool(problem.row_reductions)
     if isinstance(config, AmpereConfig):
         tile = config.stages * (config.BM + config.BN) * config.BK * problem.dtype.itemsize
-        room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
+        room = min(target_arch().shared_kib * 1024, SMEM_BYTES)
         fitting = config.is_of_vectors or tile + SMEM_RESERVED <= room
         return fitting and (config.split_k == 1 or not in_f16)
     if config.swapped and reduces:

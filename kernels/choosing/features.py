@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorcore_dsl.kernels.choosing.menu import F64, FRAGMENTS, PARTS, VECTORS, Menu
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape
 
 # Rates of an H200 for each SM and cycle: those of the data sheet, and the measured CACHE and DRAM.
@@ -26,7 +27,7 @@ LATENCY, VECTOR_LATENCY = 1200, 600
 SPLIT, SPLIT_MMA = 13, 8  # instructions that split an f32 element
 PINGPONG_LATENCY = 0.3  # share of the latency between tiles that ping-pong does not hide
 FULL_SM = 256  # threads that keep the tensor cores of an SM busy with mma.sync
-REGISTERS, THREADS, SHARED_BYTES = 1 << 16, 2048, 227 * 1024  # of an SM
+REGISTERS, THREADS = 1 << 16, 2048  # of an SM
 LAUNCH, NEXT_LAUNCH = 2.0, 0.9  # microseconds of the first kernel, and of each further one
 EXCHANGE, PEER = 5.0, 1.5  # stream-K: microseconds to exchange sums, and for each unit of a tile
 
@@ -68,7 +69,7 @@ def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
     accumulators = where(vectors, np.minimum(menu.BM, menu.BN), menu.WM * menu.WN // 32)
     registers = np.minimum(accumulators * where(shape.itemsize == 8, 2, 1) + 64, 255)
     staged = where(vectors, 1024, menu.stages * (menu.BM + menu.BN) * depth + 1024)
-    fitting = np.minimum(REGISTERS // (menu.threads * registers), SHARED_BYTES // staged)
+    fitting = np.minimum(REGISTERS // (menu.threads * registers), SMEM_BYTES // staged)
     resident = np.maximum(np.minimum(fitting, THREADS // menu.threads), 1)
     resident = where(hopper | (menu.kind == F64), menu.resident, resident)  # CTAs of an SM
     at_a_time = where(hopper, menu.clusters, SMS * resident)

@@ -13,7 +13,7 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
 SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
-SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
+SMEM_RESERVED = 1024  # bytes of a CTA for mbarriers, for the alignment of swizzled tiles, and for the driver
 MAX_STAGES = 12  # default limit of `with_stages`
 WARPGROUP = 128  # threads
 MAX_BM = 448  # a producer and seven consumers have the 1024 threads of a CTA

@@ -31,6 +31,7 @@ from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_
 from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
+from tensorcore_dsl.kernels.host.padding import VECTOR
 from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.summation import summation_of_packed
@@ -62,8 +63,6 @@ STAGE, STAGE_BITS, STAGE_ROWS, EXCHANGE = 0.015, 0.055, 0.135, 0.8
 FEW_ROWS, FEW_WEIGHTS = 8, 2**24
 FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": (HopperMixedConfig, HopperConfig)}
 MAX_SUMS = 128  # registers of a thread for accumulators of packed_gemm, besides fragments of weights
-VECTOR_BYTES = 16  # of TMA: rows of A start at multiples of it
-RESERVED = 1024  # bytes of shared memory of each CTA, for the driver
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ def plan_mixed(
     if arch.number < 80:
         raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
     vec_a = vector_bytes(problem.a, 2)
-    by_tma = vec_a == VECTOR_BYTES and not has_negative_stride(problem.a)
+    by_tma = vec_a == VECTOR and not has_negative_stride(problem.a)
     one_type = not b.format.group or describe(b.scales).type.dtype == problem.dtype
     by_threads = stores_without_tma(problem.d)
     if config is None:
@@ -223,7 +222,7 @@ def _check_wgmma(by_tma: bool) -> None:
     if not (by_tma and has_wgmma()):
         raise tc.ArgumentError(
             f"packed weights are multiplied by wgmma on sm_90a, by an A whose rows are contiguous, in "
-            f"ascending order and at multiples of {VECTOR_BYTES} bytes"
+            f"ascending order and at multiples of {VECTOR} bytes"
             + ("" if has_wgmma() else f"; the target is {target_arch()}")
         )
 
@@ -319,7 +318,7 @@ def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfi
     ctas_of = lambda config: -(-N // config.columns) * -(-M // tokens)
     config = next((x for x in widest_first if ctas_of(x) >= ENOUGH), widest_first[-1])
     ctas = ctas_of(config)
-    most = target_arch().shared_kib * 1024 - RESERVED
+    most = target_arch().shared_kib * 1024 - SMEM_RESERVED
     while config.warps_k > chunks or _bytes(config, format) > most:
         half = {"warps_k": config.warps_k // 2} if config.warps_k > 1 else {"tokens": config.tokens // 2}
         config = replace(config, **half)
