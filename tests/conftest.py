@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -19,11 +20,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import quick
-import suite_record
 
 from tensorcore_dsl.codegen import ir_cache
-from tensorcore_dsl.runtime import targets
+from tensorcore_dsl.runtime import driver, targets
+from tests import quick, suite_record, wheels
 
 BEGUN = time.monotonic()
 CRASHES = pytest.StashKey[TemporaryDirectory[str]]()
@@ -61,6 +61,8 @@ def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
         processes.shutdown()  # they would not see what the next test changes
     if order := sys.modules.get("tensorcore_dsl.interpreter.sanitizer.stream_order"):
         order.forget()  # launches of one test are not in front of those of the next one
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()  # graphs of one test are not those of the next one
 
 
 @pytest.fixture
@@ -68,6 +70,44 @@ def fresh_ir(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluate kernels anew, for tests of their evaluation: no IR of another process is taken."""
     monkeypatch.setattr(ir_cache, "_load", lambda entry: None)
     monkeypatch.setattr(ir_cache, "_store", lambda entry, made: None)
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources of the repository."""
+    return wheels.copy_sources(tmp_path_factory.mktemp("dist") / "source")
+
+
+@pytest.fixture(scope="session")
+def sdist(source: Path) -> Path:
+    """The folder of the unpacked sdist."""
+    packed = wheels.build("sdist", source, source.parent)
+    shutil.unpack_archive(packed, source.parent)
+    return source.parent / packed.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist: Path) -> Path:
+    return wheels.build("wheel", sdist, sdist.parent)
+
+
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(params=["cpu", ON_GPU])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where tensors of PyTorch lie: in host memory, which means emulation, or on a GPU."""
+    if request.param == "cuda":
+        request.getfixturevalue("gpu")
+    sys.modules["torch"].manual_seed(0)
+    return request.param
+
+
+@pytest.fixture
+def gpu() -> None:
+    if not driver.cuda_available() or driver.compute_capability() != 90:
+        pytest.skip("needs sm_90a")
+    sys.modules["torch"].manual_seed(0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

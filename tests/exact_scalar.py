@@ -229,3 +229,19 @@ def arith(op: str, x: list[Number], rounding: str) -> Number:
     if op == "add":
         return add(x[0], x[1], rounding)
     return {"mul": mul, "div": div, "sqrt": sqrt}[op](*x)
+
+
+def flushed(code: int, kind: str) -> int:
+    e, m, *_ = FORMATS[kind]
+    return code & 1 << (e + m) if code >> m & ((1 << e) - 1) == 0 else code
+
+
+def expected(op: str, kind: str, codes: list[int], rounding: str, ftz: bool) -> int:
+    codes = [flushed(c, kind) for c in codes] if ftz else codes
+    x = [decode(c, kind) for c in codes]
+    d = encode(arith(op, x, rounding), kind, rounding, ftz=ftz)
+    if kind != "f64" or "nan" not in x:
+        return d
+    order = {"fma": (1, 2, 0), "div": (0, 1)}.get(op, (1, 0))[-len(x) :]
+    first = next(codes[i] for i in order if x[i] == "nan")
+    return first | 1 << 51

@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.runtime import driver
+from tensorcore_dsl.runtime.arguments import Packer, describe
 from tensorcore_dsl.runtime.launch import Loaded
 
 CUBIN = Cubin("fake", "sm_90a", "", b"", "")
@@ -226,3 +227,24 @@ class OnGpu:
             **more,
         }
         self.dtype = array.dtype
+
+
+def packed(*values):
+    """The bytes of the parameters that a launch passes for the values."""
+    found = [describe(value) for value in values]
+    packer = Packer([d.type for d in found])
+    buffer = bytearray(packer.size)
+    packer.pack_into(buffer, found)
+    return bytes(buffer)
+
+
+class DeviceNDArray:
+    """Imitates Numba's device array: attributes only."""
+
+    def __init__(self, array):
+        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
+        self.device_ctypes_pointer = ctypes.c_void_p(array.ctypes.data)
+        self.__cuda_array_interface__ = OnGpu(array).__cuda_array_interface__
+
+
+DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"

@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 import numpy as np
-import running
 
 import tensorcore_dsl as tc
+from tests import running
 
 warp = functools.partial(running.launch, block=32)
 warpgroup = functools.partial(running.launch, block=128, arch="sm_90a")

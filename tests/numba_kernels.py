@@ -5,7 +5,6 @@ import re
 
 import llvmlite.binding as llvm
 import numpy as np
-from assembler import assembles
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import types
@@ -15,6 +14,7 @@ from tensorcore_dsl import numba as tn
 from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.numba import matrices, registers
 from tensorcore_dsl.numba.intrinsics import _fixed
+from tests.assembler import assembles
 
 SHORT = {"float32": "f", "float64": "d", "float16": "h", "__nv_bfloat16": "bh", "bool": "p"}
 SHORT |= {f"{s}int{b}": f"{s or 'i'}{b}" for s in ("", "u") for b in (16, 32, 64)}

@@ -77,3 +77,9 @@ def compare_with_python(kernel: Any, *args: Any, block: int, **constants: Any) -
     for written, wanted in zip(args, expected, strict=True):
         assert np.array_equal(written, wanted), (written, wanted)
     assert constants == before, "the caller's objects are not touched"
+
+
+def checked(kernel: Any, args: Any, arch: str = "sm_90a") -> Any:
+    """The specialisation of a build with checks for these arguments."""
+    runtime, constants = kernel.split(args, {})
+    return kernel.specialised(kernel.types_of(runtime), constants, arch, True)

@@ -8,11 +8,11 @@ from typing import Any, Optional, Union
 
 import numpy as np
 import pytest
-from fake_gpu import CUBIN, FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.runtime.fast_launch.argument_kinds import Same, kinds_of
+from tests.fake_gpu import CUBIN, FakeGpu, OnGpu
 
 
 @tc.kernel

@@ -8,8 +8,6 @@ import types
 import ml_dtypes
 import numpy as np
 import pytest
-from arrays import Dlpack, new_capsule
-from fake_gpu import OnGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -19,6 +17,8 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime import array_interop as protocols
 from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe
+from tests.arrays import Dlpack, new_capsule
+from tests.fake_gpu import OnGpu
 
 
 def aligned(shape, dtype, order="C", at=0):

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import Dlpack, new_capsule
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.array_interop import DLManagedTensorVersioned, DLTensor, read_array, stream_handle
+from tests.arrays import Dlpack, new_capsule
 
 READ_ONLY, COPIED = 1, 2
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import BF16, F16, FAMILIES, exact, operands, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tests.attention_cases import BF16, F16, FAMILIES, exact, operands, starts
 
 pytestmark = pytest.mark.thorough
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import BF16, F16, FAMILIES, ROUNDOFF, choose, module_of, operands, seen, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.hopper import attention_key_gradients, attention_query_gradients
 from tensorcore_dsl.kernels.host import attention_backward as host
+from tests.attention_cases import BF16, F16, FAMILIES, ROUNDOFF, choose, module_of, operands, seen, starts
 
 pytestmark = pytest.mark.thorough
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import choose, exact, module_of, operands, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -17,6 +16,7 @@ from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper import attention as hopper
 from tensorcore_dsl.kernels.hopper.attention import AttentionConfig
 from tensorcore_dsl.kernels.host import launch
+from tests.attention_cases import choose, exact, module_of, operands, starts
 
 pytestmark = pytest.mark.thorough
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import FAMILIES, choose, operands, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.host import launch
+from tests.attention_cases import FAMILIES, choose, operands, starts
 
 
 @tc.kernel(threads=32)

@@ -8,11 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_cases import exact, operands
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import has_program_assembler
 from tensorcore_dsl.kernels import tutorial
+from tests.attention_cases import exact, operands
 
 NAMES = tutorial.ATTENTION_NAMES
 STEPS = range(1, len(NAMES) + 1)

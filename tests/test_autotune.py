@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, OnGpu
-from running import ASSEMBLES
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.runtime.trials import FINALISTS, ROUNDS
 from tensorcore_dsl.tuning import memory
+from tests.fake_gpu import FakeGpu, OnGpu
+from tests.running import ASSEMBLES
 
 needs_assembler = pytest.mark.skipif(not ASSEMBLES, reason="needs numba-cuda")
 CONFIGS = [tc.Config(BLOCK=block) for block in (32, 64, 128)]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, Divergence
+from tests.running import line_of
 
 
 @tc.kernel

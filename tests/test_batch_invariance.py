@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whole_numbers import BF16, E4M3, E5M2, F16, hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -23,6 +22,7 @@ from tensorcore_dsl.kernels.host.batch_invariance import ROW_PART
 from tensorcore_dsl.kernels.host.operands import BITS, GemmProblem
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.summation import Summation, summation_of
+from tests.whole_numbers import BF16, E4M3, E5M2, F16, hopper  # noqa: F401
 
 pytestmark = pytest.mark.thorough
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_gpu import CUBIN, FakeGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernel.specialisation import Specialisation
+from tests.fake_gpu import CUBIN, FakeGpu
 
 
 def function_of(text: str) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_checked_builds import checked
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import OutOfBounds
 from tensorcore_dsl.ir.text import format_kernel
+from tests.running import checked
 
 
 @dataclass

@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-import whole_numbers
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import tutorial
+from tests import whole_numbers
 
 pytestmark = pytest.mark.thorough
 

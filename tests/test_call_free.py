@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from assembler import assembles
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl.isa.call_free import CALL_FREE, DIVISOR
+from tests.assembler import assembles
 
 NAN = 0x7FFFFFFF
 

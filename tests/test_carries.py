@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import carry_kernels as kernels
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError
+from tests import carry_kernels as kernels
 
 RNG = np.random.default_rng(8)
 THREADS = 128

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from fake_gpu import CUBIN, FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
@@ -19,12 +17,9 @@ from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.kernels.copy_matrix import copy_kernel
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tests.fake_gpu import CUBIN, FakeGpu, OnGpu
 from tests.ir_reader import parse_kernel
-
-
-def checked(kernel: Any, args: Any, arch: str = "sm_90a") -> Any:
-    runtime, constants = kernel.split(args, {})
-    return kernel.specialised(kernel.types_of(runtime), constants, arch, True)
+from tests.running import checked
 
 
 @tc.kernel(checks=True)
@@ -48,7 +43,7 @@ def test_the_text_of_a_check():
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 def test_the_ptx_of_a_check_assembles(arch):
-    from assembler import assembles
+    from tests.assembler import assembles
 
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -17,6 +16,7 @@ from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.families import family_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
+from tests.fake_gpu import FakeGpu, OnGpu
 from tests.fuzz import product_cases
 
 SEED, CASES = 5, 1000

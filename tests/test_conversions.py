@@ -8,13 +8,13 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-import exact_scalar as exact
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.dtypes import ALL, DType
 from tensorcore_dsl.errors import OperandError, UnknownInstruction
+from tests import exact_scalar as exact
 
 RAW = {16: tc.u16, 32: tc.u32, 64: tc.u64}
 NARROW = {"s4", "u4"}

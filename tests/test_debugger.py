@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, OperandError
 from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.kernels.tutorial import hopper_gemm_6_persistent
+from tests.running import line_of
 
 X = np.arange(64, dtype=np.float32)
 

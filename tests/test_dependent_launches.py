@@ -10,13 +10,13 @@ import weakref
 
 import numpy as np
 import pytest
-from running import marked_lines
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.errors import Race
 from tensorcore_dsl.interpreter.sanitizer import stream_order
+from tests.running import marked_lines
 
 ONE, OTHER = "# one", "# other"
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"

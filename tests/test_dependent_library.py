@@ -13,12 +13,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import whole_numbers
 
 from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter.sanitizer import stream_order
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tests import whole_numbers
 
 F16, F32, F64, BF16 = np.float16, np.float32, np.float64, np.dtype(ml_dtypes.bfloat16)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import assemble, ptxas
@@ -17,6 +16,7 @@ from tensorcore_dsl.codegen.cubin import Cubin, sections
 from tensorcore_dsl.codegen.diagnostics import diagnostics_of
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.kernel import Kernel
+from tests.running import line_of
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 

@@ -7,7 +7,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -15,6 +14,7 @@ from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.kernels import HopperConfig, VirtualGroup
 from tensorcore_dsl.kernels.hopper.distributed_gemm import BLOCK, PUSHED_ROWS, Exchange, ring_scheduler
 from tensorcore_dsl.kernels.host import distributed
+from tests.fake_gpu import FakeGpu, OnGpu
 
 SMALL = HopperConfig(BM=64, BN=64, stages=3)
 PAIRS = HopperConfig(BM=128, BN=64, stages=3, cluster_m=2)

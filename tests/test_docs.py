@@ -1,27 +1,17 @@
 """The docs are true: their programs run, their outputs are current, their links lead somewhere."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from docs import generate
 from tensorcore_dsl import isa
 from tensorcore_dsl.isa import stubs
 from tensorcore_dsl.isa.reference import CHAPTERS, braces, chapter, merged, numbered, page
 
 ROOT = Path(__file__).parent.parent
-
-
-def _load_generator():
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +20,6 @@ def on_cpu(monkeypatch):
     monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
 
 
-generate = _load_generator()
 ALL = [*generate.PAGES, generate.INSTRUCTIONS, "CONTRIBUTING.md", "CHANGELOG.md"]
 
 

@@ -3,10 +3,8 @@
 import dataclasses
 import doctest
 import importlib
-import importlib.util
 import inspect
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from numpydoc.docscrape import NumpyDocString, get_doc_object
 from numpydoc.validate import validate
 
 import tensorcore_dsl as tc
+from docs import public_names
 from tensorcore_dsl import isa, kernels
 
 ROOT = Path(__file__).parent.parent
@@ -57,15 +56,6 @@ INTERNAL = {
 }
 
 
-def _load_names():
-    spec = importlib.util.spec_from_file_location("public_names", ROOT / "docs" / "public_names.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-public_names = _load_names()
 EVERY = {
     f"{group.module}.{name}": getattr(public_names.module_of(group.module), name)
     for group in public_names.groups()

@@ -1,19 +1,18 @@
 """The driver: where there is none, contexts of threads, and all its calls on a stub of the library."""
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from test_export import INCLUDE, STUB
 
 from tensorcore_dsl import f32
 from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.tensor_maps import Tiled
+from tests.c_compiler import GCC, INCLUDE, STUB, needs_compiler
 
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
@@ -255,12 +254,12 @@ print("done")
 """
 
 
-@pytest.mark.skipif(not (INCLUDE and shutil.which("gcc")), reason="needs gcc and cuda.h")
+@needs_compiler
 @pytest.mark.skipif(sys.platform != "linux", reason="builds a shared library for Linux")
 def test_every_call_on_a_stub(tmp_path):
     library = tmp_path / "libcuda.so.1"
     options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-isystem", str(INCLUDE)]
-    subprocess.run(["gcc", *options, str(STUB), "-o", str(library), "-ldl"], check=True)
+    subprocess.run([GCC, *options, str(STUB), "-o", str(library), "-ldl"], check=True)
     script = tmp_path / "calls.py"
     script.write_text(CALLS)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}

@@ -5,12 +5,12 @@ import logging
 
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import dump
 from tensorcore_dsl.runtime import targets
+from tests.fake_gpu import FakeGpu, OnGpu
 
 
 @tc.kernel

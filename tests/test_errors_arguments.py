@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refused_kernels import F32
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArchError, ArgumentError, LaunchError, TensorCoreError, UnsupportedSyntax
+from tests.refused_kernels import F32
 
 
 @tc.kernel

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda
-from refused_kernels import F32, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import (
@@ -23,6 +22,7 @@ from tensorcore_dsl import (
     kernels,
 )
 from tensorcore_dsl.dtypes import as_dtype
+from tests.refused_kernels import F32, MATRIX, Refusals, check
 
 refused = Refusals()
 X = np.zeros(32, np.float32)

@@ -7,9 +7,9 @@ import re
 
 import numpy as np
 import pytest
-from refused_kernels import F32, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
+from tests.refused_kernels import F32, MATRIX, Refusals, check
 from tests.running import execute_text
 
 refused = Refusals()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from refused_kernels import F32, INTS, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArchError, UnknownInstruction
+from tests.refused_kernels import F32, INTS, MATRIX, Refusals, check
 
 refused = Refusals()
 

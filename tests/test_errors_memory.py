@@ -8,11 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from refused_kernels import F32, INTS, Refusals, check
-from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArrayType, EmulationError, LayoutError, OperandError
+from tests.refused_kernels import F32, INTS, Refusals, check
+from tests.running import line_of
 
 refused = Refusals()
 BF16 = ArrayType(tc.bf16, 2, (False, True), 16)

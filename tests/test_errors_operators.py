@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from refused_kernels import F32, HALF, INTS, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArrayType, LayoutError
+from tests.refused_kernels import F32, HALF, INTS, MATRIX, Refusals, check
 
 refused = Refusals()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from refused_kernels import Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import CompileError, UnsupportedSyntax
+from tests.refused_kernels import Refusals, check
 
 refused = Refusals()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import linecache
 
 import pytest
-from refused_kernels import INTS, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import CompileError
+from tests.refused_kernels import INTS, Refusals, check
 
 refused = Refusals()
 

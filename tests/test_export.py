@@ -3,17 +3,12 @@
 import ctypes
 import importlib.util
 import json
-import shutil
 import struct
 import subprocess
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, OnGpu
-from pixel_kernels import load_column
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -21,18 +16,9 @@ from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.export import load
 from tensorcore_dsl.export.grid_rule import GridRule
 from tensorcore_dsl.runtime import tensor_maps
-
-STUB = Path(__file__).parent / "driver_stub.c"
-
-
-def include_folder():
-    """The folder of cuda.h, of a wheel or of a toolkit."""
-    roots = [Path(p) / "nvidia" for p in sys.path if p] + [Path("/usr/local/cuda"), Path("/usr/local")]
-    return next((h.parent for root in roots for h in root.glob("**/include/cuda.h")), None)
-
-
-INCLUDE, GCC = include_folder(), shutil.which("gcc")
-needs_compiler = pytest.mark.skipif(not (INCLUDE and GCC), reason="needs gcc and cuda.h")
+from tests.c_compiler import GCC, INCLUDE, STUB, needs_compiler
+from tests.fake_gpu import FakeGpu, OnGpu
+from tests.pixel_kernels import load_column
 
 
 @tc.kernel

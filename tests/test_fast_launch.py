@@ -11,8 +11,6 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_gpu import CUBIN, FakeGpu, OnGpu
-from test_launch import DeviceNDArray, packed
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.codegen.cubin import Cubin
@@ -30,6 +28,7 @@ from tensorcore_dsl.runtime.fast_launch import (
 )
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tests.fake_gpu import CUBIN, DeviceNDArray, FakeGpu, OnGpu, packed
 
 pytestmark = pytest.mark.skipif(not native_function.available(), reason="there is no fast path")
 

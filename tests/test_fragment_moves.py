@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import running
-from fragment_kernels import BF16, F16, F64, S8, TF32, WGMMA, launch, memory_type, numbers, short, warp
 
 import tensorcore_dsl as tc
+from tests import running
+from tests.fragment_kernels import BF16, F16, F64, S8, TF32, WGMMA, launch, memory_type, numbers, short, warp
 
 # -- matrices of shared memory ----------------------------------------------------------------------
 

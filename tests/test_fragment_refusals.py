@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fragment_kernels import F16, S8, WGMMA
-from refused_kernels import F32, HALF, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArrayType
+from tests.fragment_kernels import F16, S8, WGMMA
+from tests.refused_kernels import F32, HALF, MATRIX, Refusals, check
 
 refused = Refusals()
 BYTES = ArrayType(tc.s8, 2, (False, True), 16)

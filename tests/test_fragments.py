@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import running
-from fragment_kernels import (
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import LayoutError
+from tests import running
+from tests.fragment_kernels import (
     BF16,
     F16,
     F64,
@@ -26,9 +29,6 @@ from fragment_kernels import (
     short,
     warp,
 )
-
-import tensorcore_dsl as tc
-from tensorcore_dsl import LayoutError
 
 # -- layouts ----------------------------------------------------------------------------------
 

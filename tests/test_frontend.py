@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import ASSEMBLES, compare_with_python, execute_text, launch
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import bf16, f16, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import CompileError
+from tests.running import ASSEMBLES, compare_with_python, execute_text, launch
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 

@@ -14,9 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from arrays import Dlpack
 from numpy.lib.stride_tricks import as_strided
-from whole_numbers import exact, hopper, whole  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -24,6 +22,8 @@ from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
 from tensorcore_dsl.kernels.host import overlap
+from tests.arrays import Dlpack
+from tests.whole_numbers import exact, hopper, whole  # noqa: F401
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 H, S, B = (np.ones((64, 64), dtype) for dtype in (np.float16, np.int8, BF16))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cluster_kernels
-import hopper_kernels
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.runtime import driver
+from tests import cluster_kernels, hopper_kernels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not driver.cuda_available(), reason="no GPU")]
 

@@ -1,20 +1,18 @@
 """Exported kernels on a GPU: from a C program without Python, and from Python; skipped without a GPU."""
 
 import ctypes
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_export import INCLUDE
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.runtime import driver
+from tests.c_compiler import GCC, INCLUDE, needs_compiler
 
 PROGRAM = Path(__file__).parent / "export_program.c"
-GCC = shutil.which("gcc")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not driver.cuda_available(), reason="no GPU")]
 
 
@@ -42,7 +40,7 @@ def driver_library():
     return next(path for path in loaded if "libcuda.so" in path)
 
 
-@pytest.mark.skipif(not (INCLUDE and GCC), reason="needs gcc and cuda.h")
+@needs_compiler
 @pytest.mark.parametrize("form", ["cubin", "ptx"])
 def test_a_c_program_launches_exported_kernels(tmp_path, form, capfd):
     a = np.empty((4096, 4096), "bfloat16")

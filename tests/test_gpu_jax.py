@@ -10,10 +10,10 @@ jax = pytest.importorskip("jax")
 if jax.default_backend() != "gpu":
     pytest.skip("JAX has no GPU", allow_module_level=True)
 import jax.numpy as jnp  # noqa: E402
-from test_jax import scale, whole  # noqa: E402
 
 import tensorcore_dsl.jax as tcj  # noqa: E402
 from tensorcore_dsl import kernels  # noqa: E402
+from tests.jax_cases import scale, whole  # noqa: E402
 
 
 def test_a_kernel():

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -22,6 +21,7 @@ from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.families import is_assembled
+from tests.whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F401
 
 pytestmark = pytest.mark.thorough
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arch import arch
@@ -18,6 +17,7 @@ from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core.residency import resident
 from tensorcore_dsl.interpreter.execution import watchdog
 from tensorcore_dsl.interpreter.execution.machine import Machine
+from tests.running import line_of
 
 ORDERS = [None, 0, 1, 2]
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -20,6 +19,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
 from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.planning import plan
+from tests.whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F401
 
 pytestmark = pytest.mark.thorough
 

@@ -4,11 +4,11 @@ import struct
 
 import numpy as np
 import pytest
-from fake_gpu import CUBIN, FakeGpu
 
 from tensorcore_dsl.runtime.host_staging import Span, merged
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tests.fake_gpu import CUBIN, FakeGpu
 
 
 def run(kernel, *args, stream=0):

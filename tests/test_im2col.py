@@ -6,13 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from pixel_kernels import CASES, convolve, load_column, store_column
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, EmulationError, LayoutError, OperandError, OutOfBounds, Race
 from tensorcore_dsl.ir.nodes import Im2col
 from tensorcore_dsl.lang import tma
 from tests.ir_reader import parse_kernel
+from tests.pixel_kernels import CASES, convolve, load_column, store_column
 
 ARCH = "sm_90a"
 

@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import (
+
+from tensorcore_dsl.errors import (
+    ArgumentError,
+    Deadlock,
+    Divergence,
+    EmulationError,
+    OutOfBounds,
+    Uninitialised,
+)
+from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, run
+from tensorcore_dsl.ir.nodes import Part
+from tensorcore_dsl.isa.effects import Effect
+from tests.kit import (
     ADD,
     ADD64,
     AND,
@@ -34,18 +46,6 @@ from kit import (
     u32,
     u64,
 )
-
-from tensorcore_dsl.errors import (
-    ArgumentError,
-    Deadlock,
-    Divergence,
-    EmulationError,
-    OutOfBounds,
-    Uninitialised,
-)
-from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, run
-from tensorcore_dsl.ir.nodes import Part
-from tensorcore_dsl.isa.effects import Effect
 
 
 def outputs(build: Any, threads: int = 64, grid: int = 2, **options: Any) -> np.ndarray:

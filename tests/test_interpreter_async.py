@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import async_kernels as kernels
 import numpy as np
 import pytest
-from running import run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds, Race, Uninitialised
+from tests import async_kernels as kernels
+from tests.running import run
 
 RNG = np.random.default_rng(5)
 ORDERS = (None, 1, 2, 3)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kit import (
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.isa.lookup import instruction
+from tests.kit import (
     ADD,
     ARRIVE,
     BUMP_SHARED,
@@ -23,9 +26,6 @@ from kit import (
     pred,
     u64,
 )
-
-from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.isa.lookup import instruction
 
 UNALIGNED_SYNC = instruction("barrier.sync")
 UNALIGNED_ARRIVE = instruction("barrier.arrive")

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import hopper_kernels as hopper
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core.geometry import Geometry
+from tests import hopper_kernels as hopper
+from tests.running import run
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(11)

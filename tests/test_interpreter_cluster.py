@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-import cluster_kernels as cluster
 import ml_dtypes
 import numpy as np
 import pytest
-from running import caught, run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OperandError, OutOfBounds, Race, Uninitialised
+from tests import cluster_kernels as cluster
+from tests.running import caught, run
 
 RNG = np.random.default_rng(23)
 

@@ -7,11 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from running import caught, line_of, run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError, Race
 from tests.planted import wgmma
+from tests.running import caught, line_of, run
 
 
 def test_a_pipeline_with_a_mistake_runs_without_checks():

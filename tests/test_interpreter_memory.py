@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import (
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
+from tensorcore_dsl.interpreter import GlobalPointer, run
+from tensorcore_dsl.interpreter.memory import accesses
+from tensorcore_dsl.ir.nodes import Address, Part
+from tensorcore_dsl.isa import reductions
+from tests.kit import (
     ADD,
     BUMP_GLOBAL,
     BUMP_SHARED,
@@ -28,13 +35,6 @@ from kit import (
     u32,
     u64,
 )
-
-import tensorcore_dsl as tc
-from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
-from tensorcore_dsl.interpreter import GlobalPointer, run
-from tensorcore_dsl.interpreter.memory import accesses
-from tensorcore_dsl.ir.nodes import Address, Part
-from tensorcore_dsl.isa import reductions
 
 
 def loads(array: np.ndarray, offset: int = 0, instr: Any = LOAD_GLOBAL) -> Builder:

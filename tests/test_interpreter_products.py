@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kit import Builder, reported_line, u64
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import Uninitialised
 from tensorcore_dsl.ir.nodes import Address, Assign, Const, Op, Part, Type, Value
+from tests.kit import Builder, reported_line, u64
 
 MMA = isa.instruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import ADD, AND, LESS, MUL, STORE_GLOBAL, XOR, Builder, pred, u64
 
 from tensorcore_dsl.ir.nodes import Assign, Block, Const, For, If, Jump, Op, While
+from tests.kit import ADD, AND, LESS, MUL, STORE_GLOBAL, XOR, Builder, pred, u64
 
 
 class TestReference:

@@ -15,8 +15,7 @@ import tensorcore_dsl as tc  # noqa: E402
 import tensorcore_dsl.jax as tcj  # noqa: E402
 from tensorcore_dsl import kernels  # noqa: E402
 from tensorcore_dsl.jax import ffi  # noqa: E402
-
-WHOLE = np.random.default_rng(0)
+from tests.jax_cases import scale, whole  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -24,26 +23,6 @@ def on_cpu():
     """Emulation, on a machine with a GPU too."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
-
-
-def whole(*shape, dtype=jnp.bfloat16):
-    """Whole numbers, so that all sums are exact."""
-    return jnp.asarray(WHOLE.integers(-3, 4, shape).astype(np.float32)).astype(dtype)
-
-
-@tcj.operator(
-    grid=lambda x: (x.shape[0] + 31) // 32,
-    block=32,
-    outputs={"y": lambda x: x, "total": lambda x: jax.ShapeDtypeStruct((), jnp.float32)},
-    vjp=lambda arguments, results, cotangents: (arguments["factor"] * cotangents[0],),
-)
-@tc.kernel
-def scale(x: tc.Array, y: tc.Array, total: tc.Array, factor: tc.f32, n: tc.Const = 1):
-    i = tc.blockIdx.x * 32 + tc.threadIdx.x
-    if i < x.shape[0]:
-        y[i] = x[i] * factor * n
-    if i == 0:
-        total[()] = factor
 
 
 # Kernels of users

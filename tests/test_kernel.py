@@ -15,9 +15,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from arrays import Dlpack
-from fake_gpu import FakeGpu
-from running import ASSEMBLES
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.frontend.compile import compile_kernel
@@ -25,6 +22,9 @@ from tensorcore_dsl.interpreter.core.program import PROGRAMS
 from tensorcore_dsl.kernel import constants_key
 from tensorcore_dsl.kernels.user_functions import with_epilogue_args
 from tensorcore_dsl.runtime import targets
+from tests.arrays import Dlpack
+from tests.fake_gpu import FakeGpu
+from tests.running import ASSEMBLES
 
 X = np.arange(8, dtype=np.float32)
 

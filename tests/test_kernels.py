@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from whole_numbers import exact, whole
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -25,6 +24,7 @@ from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters, cluster_tiles, grid_size
 from tensorcore_dsl.kernels.host.scaled_gemm import is_plain
+from tests.whole_numbers import exact, whole
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import running
-from assembler import assembles
 
 import tensorcore_dsl as tc
+from tests import running
+from tests.assembler import assembles
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 

@@ -1,6 +1,5 @@
 """The launch path with a driver that records: plans, contexts, streams, errors."""
 
-import ctypes
 import struct
 import threading
 import types
@@ -9,15 +8,15 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_gpu import CUBIN, FakeGpu, OnGpu
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.runtime import launch
-from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe
+from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
 from tensorcore_dsl.runtime.fast_launch.argument_kinds import array_kind
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tests.fake_gpu import CUBIN, FakeGpu, OnGpu, packed
 
 
 def launcher(gpu, specialise=None, config=None, **options):
@@ -33,14 +32,6 @@ def aligned(shape, dtype):
     raw = np.zeros(size + 16, np.uint8)
     start = -raw.ctypes.data % 16
     return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def packed(*values):
-    found = [describe(value) for value in values]
-    packer = Packer([d.type for d in found])
-    buffer = bytearray(packer.size)
-    packer.pack_into(buffer, found)
-    return bytes(buffer)
 
 
 def test_parameters_arrive():
@@ -208,18 +199,6 @@ def test_torch_on_the_second_gpu(torch_streams, mismatch):
     assert gpu.context == 0
     with pytest.raises(ArgumentError, match=r"several GPUs: argument 0 on GPU 0, argument 1 on GPU 1"):
         run(FakeTensor(np.zeros(4, np.float16), 0), FakeTensor(np.zeros(4, np.float16), 1))
-
-
-class DeviceNDArray:
-    """Imitates Numba's device array: attributes only."""
-
-    def __init__(self, array):
-        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
-        self.device_ctypes_pointer = ctypes.c_void_p(array.ctypes.data)
-        self.__cuda_array_interface__ = OnGpu(array).__cuda_array_interface__
-
-
-DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"
 
 
 def test_numba_class_name():

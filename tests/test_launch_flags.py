@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import map_kernels
 import numpy as np
 import pytest
-from running import marked_lines
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race
 from tensorcore_dsl.interpreter.sanitizer import stream_order
+from tests import map_kernels
+from tests.running import marked_lines
 
 ONE, OTHER = "# one", "# other"
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"

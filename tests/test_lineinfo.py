@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from assembler import assembles
-from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes
@@ -23,6 +21,8 @@ from tensorcore_dsl.codegen.ptx import print_kernel
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel, Op, Type, Value
 from tensorcore_dsl.isa.lookup import instruction
+from tests.assembler import assembles
+from tests.running import line_of
 
 X = np.zeros(32, np.float32)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import map_kernels as kernels
 import numpy as np
 import pytest
 
 from tensorcore_dsl.errors import EmulationError, OutOfBounds, Race
 from tensorcore_dsl.interpreter import launch
+from tests import map_kernels as kernels
 
 RNG = np.random.default_rng(3)
 

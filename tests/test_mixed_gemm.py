@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_cases import module_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -21,6 +20,7 @@ from tensorcore_dsl.kernels.hopper import packed_gemm as many_rows
 from tensorcore_dsl.kernels.hopper.config import HopperTraits
 from tensorcore_dsl.kernels.hopper.mixed_gemm import hopper_mixed_gemm
 from tensorcore_dsl.kernels.host.mixed_gemm import choose_mixed
+from tests.attention_cases import module_of
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)

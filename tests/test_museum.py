@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from docs import generate
 from tensorcore_dsl.__main__ import main
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
@@ -153,18 +151,8 @@ def test_an_exhibit_that_does_not_behave_gives_a_status(fixed, monkeypatch, caps
 # -- the page ----------------------------------------------------------------------------------
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_page_is_current():
     """`make docs` brings it up to date."""
-    generate = generator()
     assert (ROOT / generate.MUSEUM).read_text() == generate.museum_page()
 
 
@@ -174,4 +162,4 @@ def test_the_page_refuses_an_exhibit_that_does_not_behave(monkeypatch):
     monkeypatch.setattr(exhibit.module, "launches", lambda _: launches(True))
     monkeypatch.setattr(museum, "exhibits", lambda: [exhibit])
     with pytest.raises(ValueError, match="tilelang_2556: the broken form must be reported"):
-        generator().museum_page()
+        generate.museum_page()

@@ -8,20 +8,9 @@ import pytest
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
-from assembler import assembles, newest_ptx
 from numba import cuda
 from numba.core.errors import NumbaError
 from numba.cuda import types
-from numba_kernels import (
-    compiled,
-    evaluated,
-    kernel_of,
-    pattern_of,
-    register_images,
-    register_kernel,
-    sample,
-    statements,
-)
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
@@ -33,6 +22,17 @@ from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.intrinsics import _fixed
 from tensorcore_dsl.runtime import driver
+from tests.assembler import assembles, newest_ptx
+from tests.numba_kernels import (
+    compiled,
+    evaluated,
+    kernel_of,
+    pattern_of,
+    register_images,
+    register_kernel,
+    sample,
+    statements,
+)
 
 ROOT = Path(__file__).parent.parent
 

@@ -7,11 +7,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import test_numerics_fragments as registers
-import test_numerics_products as table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_numerics_scalar import expected
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
@@ -19,6 +16,8 @@ from tensorcore_dsl.isa import fragments as layouts
 from tensorcore_dsl.numerics import block_code, block_sums, blocks, plans, products, vectors
 from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.numerics.products import fragments, in_place, matmul
+from tests import numerics_cases as table
+from tests.exact_scalar import expected
 
 mma, near = table.mma, table.near
 F64 = mma((16, 8, 8), "f64", "f64")
@@ -349,9 +348,9 @@ def images(p, maps, warps, seed, regime="near"):
         matrices = table.REGIMES[regime](rng, kind, shape)
         if (kind, regime) == ("f64", "near"):
             matrices = rng.standard_normal(shape).view(np.uint64)
-        bits = max(registers.storage(p, kind)[0], 0)
+        bits = max(table.storage(p, kind)[0], 0)
         word = np.uint64 if kind == "f64" else np.uint32
-        result.append(registers.packed(lies, matrices, bits, 0, word))
+        result.append(table.packed(lies, matrices, bits, 0, word))
     return result
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 from fractions import Fraction
 
-import exact_scalar as exact
 import numpy as np
 import pytest
 
 from tensorcore_dsl.numerics.convert import convert, convert_pack, convert_several
 from tensorcore_dsl.numerics.number_formats import FLOATS, values
+from tests import exact_scalar as exact
 
 WIDE = ("f16", "bf16", "f32", "f64")
 DIRECTED = ("rn", "rz", "rm", "rp")

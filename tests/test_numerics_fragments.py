@@ -8,73 +8,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import test_numerics_products as table
 
 from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.numerics.formats import FORMATS
 from tensorcore_dsl.numerics.products import FragmentMaps, fragments, matmul
-
-mma, scaled = table.mma, table.scaled
-
-
-def filled(threads, slots, place):
-    """A map from place(row, column) = (thread, slot), over all rows and columns that fit."""
-    result = np.full((threads, slots, 2), -1)
-    for row, column, thread, slot in place:
-        result[thread, slot] = row, column
-    assert (result >= 0).all()
-    return result
-
-
-def mma_maps(p, packed_a, packed_b):
-    """Maps of the usual m16n8 fragments for so many elements of A and B to a register."""
-    e, f = packed_a, packed_b
-    a = filled(
-        32,
-        p.m * p.stored // 32,
-        (
-            (r, k, r % 8 * 4 + k // e % 4, k % e + e * (r // 8) + 2 * e * (k // (4 * e)))
-            for r in range(p.m)
-            for k in range(p.stored)
-        ),
-    )
-    b = filled(
-        32,
-        p.n * p.k // 32,
-        ((k, n, n * 4 + k // f % 4, k % f + f * (k // (4 * f))) for k in range(p.k) for n in range(p.n)),
-    )
-    return FragmentMaps(a, b, accumulators(p, 32), accumulators(p, 32))
-
-
-def accumulators(p, threads):
-    return filled(
-        threads,
-        p.m * p.n // threads,
-        (
-            (r, n, r // 16 * 32 + r % 8 * 4 + n % 8 // 2, n % 2 + 2 * (r % 16 // 8) + 4 * (n // 8))
-            for r in range(p.m)
-            for n in range(p.n)
-        ),
-    )
-
-
-def packed(lies, matrices, bits, shift=0, word=np.uint32):
-    """The register image (registers, T) of matrices (warps, rows, columns)."""
-    threads, slots, _ = lies.shape
-    each = max(1, 32 // bits)
-    image = np.zeros((-(-slots // each), len(matrices) * threads), word)
-    for warp, matrix in enumerate(matrices):
-        for thread, slot in np.ndindex(threads, slots):
-            element = word(int(matrix[tuple(lies[thread, slot])]) << slot % each * bits + shift)
-            image[slot // each, warp * threads + thread] |= element
-    return image
-
-
-def storage(p, kind):
-    if kind == "e2m1":
-        return (4, 0) if p.scale_kind in ("mxf4", "mxf4nvf4") else (8, 2)
-    return {"tf32": 32, "e3m2": 8, "e2m3": 8}.get(kind, FORMATS[kind].bits), 0
-
+from tests import numerics_cases as table
+from tests.numerics_cases import accumulators, mma, mma_maps, packed, scaled, storage
 
 CASES = [
     (mma((16, 8, 16), "f16", "f32"), "sm_90a"),

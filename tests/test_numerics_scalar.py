@@ -9,16 +9,16 @@ import itertools
 import zlib
 from fractions import Fraction
 
-import exact_scalar as exact
 import numpy as np
 import pytest
-from exact_scalar import columns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorcore_dsl.numerics.integer import instruction
 from tensorcore_dsl.numerics.scalar import arith, compare
 from tensorcore_dsl.numerics.scalar import testp as has_property
+from tests import exact_scalar as exact
+from tests.exact_scalar import columns
 
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
 DTYPES = {16: np.uint16, 32: np.uint32, 64: np.uint64}
@@ -40,29 +40,13 @@ IEEE = [
 ]
 
 
-def flushed(code: int, kind: str) -> int:
-    e, m, *_ = exact.FORMATS[kind]
-    return code & 1 << (e + m) if code >> m & ((1 << e) - 1) == 0 else code
-
-
-def expected(op: str, kind: str, codes: list[int], rounding: str, ftz: bool) -> int:
-    codes = [flushed(c, kind) for c in codes] if ftz else codes
-    x = [exact.decode(c, kind) for c in codes]
-    d = exact.encode(exact.arith(op, x, rounding), kind, rounding, ftz=ftz)
-    if kind != "f64" or "nan" not in x:
-        return d
-    order = {"fma": (1, 2, 0), "div": (0, 1)}.get(op, (1, 0))[-len(x) :]
-    first = next(codes[i] for i in order if x[i] == "nan")
-    return first | 1 << 51
-
-
 @pytest.mark.parametrize(("op", "kind", "rounding", "ftz"), IEEE)
 def test_rounds_the_exact_result(op, kind, rounding, ftz):
     x = columns((kind,) * ARITY[op], 500, f"{op}{kind}{rounding}")
     d = arith(op, kind, *x, rounding=rounding, ftz=ftz)
     for i in range(len(d)):
         codes = [int(c[i]) for c in x]
-        want = expected(op, kind, codes, rounding, ftz)
+        want = exact.expected(op, kind, codes, rounding, ftz)
         assert int(d[i]) == want, f"{op} {[hex(c) for c in codes]}: {d[i]:#x}, not {want:#x}"
 
 
@@ -88,7 +72,9 @@ def test_ftz_flushes_after_rounding(op, rounding):
         x = [np.arange(0x7E7FFFE0, 0x7E800020, dtype=np.uint32)]
     d = arith(op, "f32", *x, rounding=rounding, ftz=True)
     exact_op, operands = ("div", [np.full(64, 0x3F800000), *x]) if op == "rcp" else (op, x)
-    want = [expected(exact_op, "f32", [*map(int, c)], rounding, True) for c in zip(*operands, strict=True)]
+    want = [
+        exact.expected(exact_op, "f32", [*map(int, c)], rounding, True) for c in zip(*operands, strict=True)
+    ]
     assert d.tolist() == want
     assert zlib.crc32(d.tobytes()) == LEAST_CRC32[op, rounding]
 
@@ -97,7 +83,7 @@ def test_ftz_flushes_after_rounding(op, rounding):
 @given(st.tuples(*[st.integers(0, 0xFFFF)] * 3), st.sampled_from(["f16", "bf16"]))
 def test_fma_of_halves_rounds_once(codes, kind):
     d = arith("fma", kind, *(np.array([c], np.uint16) for c in codes))
-    assert int(d[0]) == expected("fma", kind, list(codes), "rn", False)
+    assert int(d[0]) == exact.expected("fma", kind, list(codes), "rn", False)
 
 
 def test_fma_of_halves_at_midpoints():
@@ -106,7 +92,7 @@ def test_fma_of_halves_at_midpoints():
         for a, b in itertools.product(range(one, one + 40), repeat=2):
             for c in (0, tiny, tiny | 0x8000):
                 d = arith("fma", kind, *(np.array([x], np.uint16) for x in (a, b, c)))
-                assert int(d[0]) == expected("fma", kind, [a, b, c], "rn", False)
+                assert int(d[0]) == exact.expected("fma", kind, [a, b, c], "rn", False)
 
 
 @pytest.mark.parametrize("kind", ["f16x2", "bf16x2", "f32x2"])

@@ -34,8 +34,8 @@ from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, GlobalPointer, TensorMapArgument
 from tensorcore_dsl.interpreter.processes import ProcessPool
 from tensorcore_dsl.lowering.forms import COMPILING
+from tests.emulation_scripts import ended, interrupted, start
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, STORE_GLOBAL, Builder, u64
-from tests.test_large_grids import ended, interrupted, start
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are copied on Linux alone"

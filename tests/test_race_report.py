@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import line_of
 
 import tensorcore_dsl as tc
+from tests.running import line_of
 
 
 def cure(kernel, *arguments, grid=1) -> str:

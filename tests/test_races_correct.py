@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import line_of
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
@@ -17,6 +16,7 @@ from tensorcore_dsl.interpreter.sanitizer import access_history
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.races import Races
 from tests.planted.global_races import load, store
+from tests.running import line_of
 
 
 def run(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:

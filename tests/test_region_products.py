@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fragment_kernels import F16, F64, S8, TF32, short
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.interpreter import launch
@@ -20,6 +19,7 @@ from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS
 from tensorcore_dsl.kernel import specialisation
 from tensorcore_dsl.numerics.plans import without_blocks
 from tensorcore_dsl.numerics.products import Uses
+from tests.fragment_kernels import F16, F64, S8, TF32, short
 
 BLOCKS, THREADS, SIZE = 5, 96, 128
 FAR = 1000  # beyond a tile

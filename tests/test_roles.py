@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hopper_kernels import by_roles
-from running import run
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import CompileError, LaunchError, OperandError
 from tensorcore_dsl.runtime.arguments import ArrayType
+from tests.hopper_kernels import by_roles
+from tests.running import run
 
 LINE = ArrayType(tc.s32, 1, (True,), 16)
 

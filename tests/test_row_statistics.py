@@ -11,8 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import whole_numbers
-from whole_numbers import hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -24,6 +22,8 @@ from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
 from tensorcore_dsl.runtime import driver
+from tests import whole_numbers
+from tests.whole_numbers import hopper  # noqa: F401
 
 pytestmark = pytest.mark.thorough
 

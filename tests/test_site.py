@@ -1,6 +1,5 @@
 """The site: its navigation, its reference, and the pictures of its pages."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,22 +9,13 @@ from pathlib import Path
 import pytest
 
 import tensorcore_dsl as tc
+from docs import conf, public_names
 from tensorcore_dsl import kernels
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 
-def _load(name):
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-public_names = _load("public_names")
-conf = _load("conf")
 programs, plain_text = conf.programs, conf.plain_text
 
 
@@ -244,7 +234,9 @@ def test_the_text_for_programs_has_pages_and_every_name():
 @pytest.fixture(scope="module")
 def pictures():
     pytest.importorskip("matplotlib")
-    return _load("pictures")
+    from docs import pictures
+
+    return pictures
 
 
 def test_pictures_are_shown_and_small(pictures):

@@ -8,7 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from whole_numbers import exact, whole
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -20,6 +19,7 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
 from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
 from tensorcore_dsl.kernels.host import sparsity
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
+from tests.whole_numbers import exact, whole
 
 pytestmark = pytest.mark.thorough
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import suite_record
 
 from tensorcore_dsl.runtime import driver
+from tests import suite_record
 
 ROOT = Path(__file__).parent.parent
 

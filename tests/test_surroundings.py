@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refused_kernels import F32, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import CompileError, UnsupportedSyntax
+from tests.refused_kernels import F32, Refusals, check
 
 
 @dataclass

@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from whole_numbers import hopper, whole  # noqa: F401
 
 import tensorcore_dsl as tc
 from examples import flash_attention
@@ -21,6 +20,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tests.sync_mutants import applied, mutants_of, survives
+from tests.whole_numbers import hopper, whole  # noqa: F401
 
 pytestmark = pytest.mark.thorough
 

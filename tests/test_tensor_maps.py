@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_gpu import CUBIN, FakeGpu, OnGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -24,6 +23,7 @@ from tensorcore_dsl.runtime.arguments import Packer, describe
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
+from tests.fake_gpu import CUBIN, FakeGpu, OnGpu
 
 
 def aligned(shape, dtype, at=0):

@@ -20,52 +20,14 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter.sanitizer import stream_order
-from tensorcore_dsl.runtime import driver
 
-MISSING = "PyTorch is not installed: pip install 'tensorcore-dsl[torch]'"
-torch: Any = pytest.importorskip("torch", reason=MISSING)
+torch: Any = pytest.importorskip("torch")
 
 import tensorcore_dsl.torch as tct  # noqa: E402
 from tensorcore_dsl.torch import operators  # noqa: E402
+from tests.torch_cases import BF16, F32, FP8, OFFSETS, by_groups, compare, in_f64, weights, whole  # noqa: E402
 
 ops = torch.ops.tensorcore_dsl
-BF16, F32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
-ON_GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.gpu,
-        pytest.mark.skipif(
-            not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a"
-        ),
-    ],
-)
-
-
-@pytest.fixture(params=["cpu", ON_GPU])
-def device(request):
-    """Where the tensors lie: in host memory, which means emulation, or on a GPU."""
-    torch.manual_seed(0)
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    yield
-    torch._dynamo.reset()
-
-
-def whole(*shape: int, dtype: Any = BF16, device: str = "cpu", grad: bool = True) -> Any:
-    """Small whole numbers; grad: they require a gradient."""
-    return torch.randint(-2, 3, shape, device=device).to(dtype).requires_grad_(grad)
-
-
-def weights(N: int, K: int, **more: Any) -> Any:
-    """K x N with K contiguous."""
-    return whole(N, K, **more).t()
-
-
-def in_f64(*tensors: Any) -> list[Any]:
-    return [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
 
 
 def check_gradients(function: Any, reference: Any, tensors: Any, tolerance: float = 0.0) -> None:
@@ -84,16 +46,6 @@ def check_gradients(function: Any, reference: Any, tensors: Any, tolerance: floa
             compare(leaf.grad, wanted.grad, tolerance)
 
 
-def compare(found: Any, exact: Any, tolerance: float = 0.0) -> None:
-    """Equal but for the rounding to found's type, or within `tolerance` of the greatest element."""
-    if tolerance == 0:
-        assert torch.equal(found.detach(), exact.detach().to(found.dtype))
-    else:
-        error = (found.detach().double() - exact.detach()).abs().max()
-        assert error <= tolerance * exact.detach().abs().max()
-
-
-OFFSETS = torch.tensor([0, 5, 5, 70, 72], dtype=torch.int32)
 CALLS = {
     "gemm": lambda on: (ops.gemm, (whole(24, 40, **on), whole(40, 16, **on)), {}),
     "gemm with c": lambda on: (
@@ -232,11 +184,6 @@ def test_only_the_gradients_that_are_wanted(device):
 def test_second_derivatives(device):
     tensors = [whole(*shape, dtype=torch.float64, device=device) for shape in ((2, 3), (3, 2))]
     assert torch.autograd.gradgradcheck(lambda a, b: tct.gemm(a, b), tensors, fast_mode=True)
-
-
-def by_groups(a: Any, b: Any, offsets: Any) -> Any:
-    ends = offsets.tolist()
-    return torch.cat([a[i:j] @ x for i, j, x in zip(ends, ends[1:], b)])
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -838,13 +785,6 @@ def test_without_torch_the_error_says_what_to_install():
 
 
 # -- streams, devices and graphs of a GPU --------------------------------------------------------
-
-
-@pytest.fixture
-def gpu():
-    if not driver.cuda_available() or driver.compute_capability() != 90:
-        pytest.skip("needs sm_90a")
-    torch.manual_seed(0)
 
 
 @pytest.mark.gpu

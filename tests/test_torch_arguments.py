@@ -3,11 +3,11 @@
 import types
 
 import pytest
-from arrays import Dlpack
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime.arguments import ArrayType, describe
+from tests.arrays import Dlpack
 
 torch = pytest.importorskip("torch")
 

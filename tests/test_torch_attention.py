@@ -8,8 +8,6 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-import test_torch  # noqa: E402
-from test_torch import BF16, compare, in_f64  # noqa: E402
 from torch import func  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention as of_torch  # noqa: E402
@@ -19,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import tensorcore_dsl as tc  # noqa: E402
 import tensorcore_dsl.torch as tct  # noqa: E402
+from tests.torch_cases import BF16, compare, in_f64  # noqa: E402
 
-device, forget_graphs, gpu = test_torch.device, test_torch.forget_graphs, test_torch.gpu
 ops = torch.ops.tensorcore_dsl
 TOLERANCE = 2.0**-6  # of the greatest element: weights and results are rounded to 16 bits
 

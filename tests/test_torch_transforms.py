@@ -11,7 +11,6 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from test_torch import BF16, F32, OFFSETS, by_groups, forget_graphs, weights, whole  # noqa: E402, F401
 from torch import func  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
@@ -21,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import tensorcore_dsl as tc  # noqa: E402
 import tensorcore_dsl.torch as tct  # noqa: E402
 from tensorcore_dsl.torch import operators  # noqa: E402
+from tests.torch_cases import BF16, F32, OFFSETS, by_groups, weights, whole  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -26,6 +25,7 @@ from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, t
 from tensorcore_dsl.runtime import timing, trials
 from tensorcore_dsl.runtime.timing import in_a_row
 from tensorcore_dsl.runtime.trials import progress
+from tests.fake_gpu import FakeGpu, OnGpu
 
 GPU = "NVIDIA H200"
 BF16 = np.dtype(ml_dtypes.bfloat16)

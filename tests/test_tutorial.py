@@ -9,11 +9,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from whole_numbers import whole
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels import tutorial
+from tests.whole_numbers import whole
 
 STEPS = range(1, 9)
 TMA_STEPS = range(4, 9)

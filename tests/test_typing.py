@@ -15,8 +15,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from test_docs import generate
-from test_wheel import environment, sdist, source, wheel  # noqa: F401  fixtures
+
+from docs import generate
+from tests.wheels import environment
 
 ROOT = Path(__file__).parent.parent
 FILES = Path(__file__).parent / "typing"
@@ -102,7 +103,7 @@ def program(name):
 
 
 @pytest.fixture(scope="module")
-def project(wheel, tmp_path_factory):  # noqa: F811
+def project(wheel, tmp_path_factory):
     """A folder with programs, beside an environment with the wheel; (folder, its site-packages)."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "env").mkdir()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whole_numbers import hopper  # noqa: F401
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -19,6 +18,7 @@ from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.vector_tiles import vector_config
 from tensorcore_dsl.kernels.host.warming import kernels_of
+from tests.whole_numbers import hopper  # noqa: F401
 
 pytestmark = pytest.mark.thorough
 

@@ -10,13 +10,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import kernel_cache
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import warming
+from tests.fake_gpu import FakeGpu, OnGpu
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SIZES = ((64, 96, 128), (300, 304, 304), (8, 4096, 2048))

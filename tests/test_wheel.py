@@ -11,32 +11,10 @@ from pathlib import Path
 import pip
 import pytest
 
+from tests.wheels import FILES, FOLDERS, OTHER, ROOT, environment, run
+
 pytestmark = pytest.mark.thorough
 
-ROOT = Path(__file__).parent.parent
-FOLDERS = (
-    ".ci",
-    ".github",
-    "benchmarks",
-    "docs",
-    "examples",
-    "kernels",
-    "packaging",
-    "tensorcore_dsl",
-    "tests",
-)
-FILES = (
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "MANIFEST.in",
-    "Makefile",
-    "README.md",
-    "pyproject.toml",
-    "setup.cfg",
-    "setup.py",
-)
-OTHER = "NAME = 'kernels of somebody else'\n"
 SHORT_DEMO = """
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels import demo
@@ -44,61 +22,6 @@ from tensorcore_dsl.kernels import demo
 demo.cases = lambda target: [demo.Case(tc.f64, tc.f64, (64, 64, 32), ("row", "col"))]
 raise SystemExit(demo.run_all())
 """
-
-
-def run(*command, cwd, **environment):
-    """The command's stdout; PYTHONPATH and the like of the tests do not reach it."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def build(kind, source, directory):
-    """Path of the "sdist" or "wheel" of a source folder, built without a network."""
-    script = f"from setuptools.build_meta import build_{kind} as b; print(b({str(directory)!r}))"
-    return directory / run(sys.executable, "-c", script, cwd=source).splitlines()[-1]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A copy of the sources of the repository."""
-    copy = tmp_path_factory.mktemp("dist") / "source"
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in FILES:
-        shutil.copy(ROOT / name, copy)
-    return copy
-
-
-@pytest.fixture(scope="module")
-def sdist(source):
-    """The folder of the unpacked sdist."""
-    packed = build("sdist", source, source.parent)
-    shutil.unpack_archive(packed, source.parent)
-    return source.parent / packed.name.removesuffix(".tar.gz")
-
-
-@pytest.fixture(scope="module")
-def wheel(sdist):
-    return build("wheel", sdist, sdist.parent)
-
-
-def environment(directory):
-    """A virtual environment with a package named `kernels`; its python and site-packages."""
-    run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory)
-    python = directory / "bin" / "python"
-    site = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd="/").strip())
-    (site / "kernels").mkdir()
-    (site / "kernels" / "__init__.py").write_text(OTHER)
-    return python, site
 
 
 def modules(folder):
