@@ -91,7 +91,7 @@ MEMBERS = {
     "Local": "ndim, size, T",
     "Event": "record, wait, synchronize",
     "Launch": "prepare",
-    "Timeline": "cycles, seconds, block_cycles, busy, waves, resident, sms, from_dram, cold, "
+    "Timeline": "cycles, seconds, cta_cycles, busy, waves, resident, sms, from_dram, cold, "
     "assuming, save, plot",
 }
 INTRODUCTION = """\

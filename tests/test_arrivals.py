@@ -141,7 +141,7 @@ def test_arrivals_that_leave_the_phase_open():
 
 @pytest.mark.parametrize("first", ["", ".noComplete"])
 def test_an_arrival_that_must_not_end_the_phase(first):
-    words = "thread 1 of block 0 ends phase 0, with 5 of 8 arrivals, by an arrival that must not complete it"
+    words = "thread 1 of CTA 0 ends phase 0, with 5 of 8 arrivals, by an arrival that must not complete it"
     with pytest.raises(EmulationError, match=words):
         run(count, first, ".noComplete", block=32)
 

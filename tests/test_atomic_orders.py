@@ -31,7 +31,7 @@ def every_order(x: tc.Array, scope: tc.Const):
 def signal(
     data: tc.Array, flag: tc.Array, out: tc.Array, release: tc.Const, acquire: tc.Const, scope: tc.Const
 ):
-    """Block 0 writes and releases, block 1 acquires and reads."""
+    """CTA 0 writes and releases, CTA 1 acquires and reads."""
     if tc.blockIdx.x == 0:
         if tc.threadIdx.x == 0:
             data[0] = 7

@@ -95,7 +95,7 @@ def registers_in_part(x):
 
 
 BROKEN: dict[Any, tuple[str, str]] = {
-    half_reaches: ("lanes 0-15 of warp 0 of block 0", "lanes 16-31 have run to the end"),
+    half_reaches: ("lanes 0-15 of warp 0 of CTA 0", "lanes 16-31 have run to the end"),
     half_reaches_and_others_wait: ("lanes 0-15 of warp 0", "lanes 16-31 wait at "),
     both_arms: ("lanes 0-15 of warp 0", "lanes 16-31 wait at "),
     one_warp_of_two: ("lanes 0-15 of warp 1", "lanes 16-31 have run to the end"),

@@ -62,25 +62,25 @@ def ids(case: Case) -> str:
 # -- arrays -------------------------------------------------------------------------------------
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (0,0,0))", (8, 4))
 def constant_column(x):
     x[0, 0] = x[0, 4]  # here
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (4,0,0))", (8, 4))
 def column_of_a_thread(x):
     x[0, tc.threadIdx.x] = 1.0  # here
 
 
 @caught(
-    "index 5 leaves axis 0 of 'x', which has extent 5 (block (2,0,0), thread (1,0,0))", (5,), grid=3, block=2
+    "index 5 leaves axis 0 of 'x', which has extent 5 (CTA (2,0,0), thread (1,0,0))", (5,), grid=3, block=2
 )
 def thread_and_block(x):
     x[tc.blockIdx.x * 2 + tc.threadIdx.x] = 1.0  # here
 
 
 @caught(
-    "index 2 leaves axis 2 of 'x', which has extent 2 (block (1,2,0), thread (0,1,1))",
+    "index 2 leaves axis 2 of 'x', which has extent 2 (CTA (1,2,0), thread (0,1,1))",
     (2, 3, 2),
     grid=(2, 3),
     block=(1, 2, 2),
@@ -91,38 +91,38 @@ def three_axes(x):
     ] = 1.0
 
 
-@caught("index 3 leaves axis 1 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (2, 3, 4))
+@caught("index 3 leaves axis 1 of 'x', which has extent 3 (CTA (0,0,0), thread (3,0,0))", (2, 3, 4))
 def middle_axis(x):
     x[1, tc.threadIdx.x, 0] = 1.0  # here
 
 
-@caught("index -1 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
+@caught("index -1 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (0,0,0))", (8, 4))
 def negative_at_run_time(x):
     x[0, 0] = x[1, tc.threadIdx.x - 1]  # here
 
 
-@caught("index -2 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,), -2)
+@caught("index -2 leaves axis 0 of 'x', which has extent 4 (CTA (0,0,0), thread (0,0,0))", (4,), -2)
 def negative_argument(x, i):
     x[i] = 1.0  # here
 
 
-@caught("index -1 leaves axis 0 of 'x', which has extent 0 (block (0,0,0), thread (0,0,0))", (0,))
+@caught("index -1 leaves axis 0 of 'x', which has extent 0 (CTA (0,0,0), thread (0,0,0))", (0,))
 def last_of_none(x):
     x[-1] = 1.0  # here
 
 
-@caught("index 4294967295 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,))
+@caught("index 4294967295 leaves axis 0 of 'x', which has extent 4 (CTA (0,0,0), thread (0,0,0))", (4,))
 def unsigned(x):
     x[tc.u32(tc.threadIdx.x) - tc.u32(1)] = 1.0  # here
 
 
-@caught("index 4294967296 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,))
+@caught("index 4294967296 leaves axis 0 of 'x', which has extent 4 (CTA (0,0,0), thread (0,0,0))", (4,))
 def wide(x):
     x[tc.s64(tc.threadIdx.x) + 4294967296] = 1.0  # here
 
 
 @caught(
-    "index 200 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))",
+    "index 200 leaves axis 0 of 'x', which has extent 100 (CTA (0,0,0), thread (0,0,0))",
     (100,),
     np.uint8(200),
 )
@@ -131,21 +131,19 @@ def narrow_unsigned(x, i: tc.u8):
 
 
 @caught(
-    "index -56 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))",
-    (100,),
-    np.int8(-56),
+    "index -56 leaves axis 0 of 'x', which has extent 100 (CTA (0,0,0), thread (0,0,0))", (100,), np.int8(-56)
 )
 def narrow_signed(x, i: tc.s8):
     x[i] = 1.0  # here
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4), block=1)
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (0,0,0))", (8, 4), block=1)
 def augmented(x):
     for j in range(8):
         x[0, j] += 1.0  # here
 
 
-@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (8,0,0))", (8, 4))
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (CTA (0,0,0), thread (8,0,0))", (8, 4))
 def in_a_function(x):
     def put(where, i):
         where[i, 0] = 1.0  # here
@@ -173,7 +171,7 @@ def short_circuits(x, i):
     x[1] = x[i] if i < 5 else 4.0
 
 
-@caught("index 9 leaves axis 0 of 'x', which has extent 5 (block (0,0,0), thread (0,0,0))", (5,), 9)
+@caught("index 9 leaves axis 0 of 'x', which has extent 5 (CTA (0,0,0), thread (0,0,0))", (5,), 9)
 def other_arm(x, i):
     if i < 5:
         x[i] = 1.0
@@ -184,88 +182,84 @@ def other_arm(x, i):
 # -- views --------------------------------------------------------------------------------------
 
 
-@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (3,0,0))", (8, 4), 5)
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (CTA (0,0,0), thread (3,0,0))", (8, 4), 5)
 def view_hangs_over(x, m):
     view = x[m : m + 4]
     view[tc.threadIdx.x % 4, 0] = 1.0  # here
 
 
-@caught(
-    "index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4), 0
-)
+@caught("index 4 leaves axis 0 of a view of 'x', which has extent 4 (CTA (0,0,0), thread (4,0,0))", (8, 4), 0)
 def leaves_the_view(x, m):
     view = x[m : m + 4]
     view[tc.threadIdx.x % 8, 0] = 1.0  # here
 
 
-@caught(
-    "index 3 leaves axis 0 of a view of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (8, 4), 3
-)
+@caught("index 3 leaves axis 0 of a view of 'x', which has extent 3 (CTA (0,0,0), thread (3,0,0))", (8, 4), 3)
 def run_time_length(x, n):
     x[:n][tc.threadIdx.x, 0] = 1.0  # here
 
 
-@caught("index 6 leaves axis 0 of a view of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (16,))
+@caught("index 6 leaves axis 0 of a view of 'x', which has extent 6 (CTA (0,0,0), thread (0,0,0))", (16,))
 def view_of_a_view(x):
     outer = x[2 : 2 + 6 * tc.blockDim.x // 32]
     inner = outer[4:12]
     inner[2] = 1.0  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (2,0,0))", (10,), 8)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (CTA (0,0,0), thread (2,0,0))", (10,), 8)
 def view_of_a_view_leaves_the_array(x, m):
     inner = x[m : m + 4][0:3]
     inner[tc.threadIdx.x % 3] = 1.0  # here
 
 
-@caught("index -1 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4), -1)
+@caught("index -1 leaves axis 0 of 'x', which has extent 8 (CTA (0,0,0), thread (0,0,0))", (8, 4), -1)
 def view_starts_before(x, m):
     x[m : m + 4, 1:][0, 0] = 1.0  # here
 
 
-@caught("index 2 leaves axis 1 of a view of 'x', which has extent 2 (block (0,0,0), thread (2,0,0))", (8, 4))
+@caught("index 2 leaves axis 1 of a view of 'x', which has extent 2 (CTA (0,0,0), thread (2,0,0))", (8, 4))
 def columns_of_a_view(x):
     x[:, 1:3][0, tc.threadIdx.x % 4] = 1.0  # here
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (4,0,0))", (8, 4))
 def row_of_an_array(x):
     x[3][tc.threadIdx.x] = 1.0  # here
 
 
-@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4), 8)
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (CTA (0,0,0), thread (0,0,0))", (8, 4), 8)
 def row_outside(x, i):
     row = x[i]
     row[tc.threadIdx.x % 4] = 1.0  # here
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4), 4)
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (0,0,0))", (8, 4), 4)
 def column_outside(x, j):
     column = x[:, j]
     column[tc.threadIdx.x % 8] = 1.0  # here
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (4,0,0))", (8, 4))
 def transposed(x):
     x.T[tc.threadIdx.x, 0] = 1.0  # here
 
 
-@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (4,0,0))", (8, 4), 4)
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (CTA (0,0,0), thread (4,0,0))", (8, 4), 4)
 def transposed_view(x, m):
     x.T[:, m : m + 8][0, tc.threadIdx.x % 8] = 1.0  # here
 
 
-@caught("index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8,))
+@caught("index 4 leaves axis 0 of a view of 'x', which has extent 4 (CTA (0,0,0), thread (4,0,0))", (8,))
 def stepped(x):
     x[::2][tc.threadIdx.x] = 1.0  # here
 
 
-@caught("index 9 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (4,0,0))", (8,), 10, block=5)
+@caught("index 9 leaves axis 0 of 'x', which has extent 8 (CTA (0,0,0), thread (4,0,0))", (8,), 10, block=5)
 def stepped_too_far(x, n):
     x[1:n:2][tc.threadIdx.x] = 1.0  # here
 
 
-@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4))
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (CTA (0,0,0), thread (0,0,0))", (8, 4))
 def view_of_each_round(x):
     for m in range(0, 12, 4):
         view = x[m : m + 4]
@@ -273,7 +267,7 @@ def view_of_each_round(x):
 
 
 @caught(
-    "index 4 leaves axis 0 of a 2-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))",
+    "index 4 leaves axis 0 of a 2-dimensional f32 array, which has extent 4 (CTA (0,0,0), thread (4,0,0))",
     (8, 4),
     1,
 )
@@ -285,7 +279,7 @@ def joined_views_keep_their_own_extents(x, which):
 
 
 @caught(
-    "index 4 leaves axis 0 of a 1-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))",
+    "index 4 leaves axis 0 of a 1-dimensional f32 array, which has extent 4 (CTA (0,0,0), thread (4,0,0))",
     (16,),
 )
 def carried_views_keep_their_own_extents(x):
@@ -326,7 +320,7 @@ def views_inside(x):
 
 
 @caught(
-    "index 8 leaves axis 0 of a 1-dimensional f32 array, which has extent 8 (block (0,0,0), thread (8,0,0))",
+    "index 8 leaves axis 0 of a 1-dimensional f32 array, which has extent 8 (CTA (0,0,0), thread (8,0,0))",
     (4, 4),
 )
 def array_of_another_shape(x):
@@ -334,7 +328,7 @@ def array_of_another_shape(x):
 
 
 @caught(
-    "index 3 leaves axis 0 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (3,), dtype=np.bool_
+    "index 3 leaves axis 0 of 'x', which has extent 3 (CTA (0,0,0), thread (3,0,0))", (3,), dtype=np.bool_
 )
 def booleans(x):
     x[tc.threadIdx.x] = tc.threadIdx.x > 1  # here
@@ -343,30 +337,28 @@ def booleans(x):
 # -- pointers and vectors -----------------------------------------------------------------------
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (4,0,0))", (8, 4))
 def through_a_pointer(x):
     place = x.at(0, tc.threadIdx.x)
     place.store(1.0)  # here
 
 
 @caught(
-    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
-    (8, 6),
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (1,0,0))", (8, 6)
 )
 def vector_load_crosses_the_row(x):
     x.at(0, 4 * tc.threadIdx.x).load(4)  # here
 
 
 @caught(
-    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
-    (8, 6),
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (1,0,0))", (8, 6)
 )
 def vector_store_crosses_the_row(x):
     x.at(0, 4 * tc.threadIdx.x).store([1.0, 2.0, 3.0, 4.0])  # here
 
 
 @caught(
-    "8 elements from index 8 on leave axis 1 of 'x', which has extent 12 (block (0,0,0), thread (1,0,0))",
+    "8 elements from index 8 on leave axis 1 of 'x', which has extent 12 (CTA (0,0,0), thread (1,0,0))",
     (8, 12),
     dtype=np.float16,
 )
@@ -375,15 +367,14 @@ def narrow_vector_crosses_the_row(x):
 
 
 @caught(
-    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
-    (8, 6),
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (1,0,0))", (8, 6)
 )
 def vector_of_another_type(x):
     x.at(0, 4 * tc.threadIdx.x).as_type(tc.u64).load(2)  # here
 
 
 @caught(
-    "2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))",
+    "2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (0,0,0))",
     (8, 6),
     5,
 )
@@ -392,7 +383,7 @@ def vector_of_a_transpose(x, j):
 
 
 @caught(
-    "2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))",
+    "2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (0,0,0))",
     (8, 6),
     5,
 )
@@ -400,12 +391,12 @@ def vector_from_a_column(x, j):
     x[:, j].at(0).load(2)  # here
 
 
-@caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (6,0,0))", (8, 6))
+@caught("index 6 leaves axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (6,0,0))", (8, 6))
 def predicate_lets_one_through(x):
     x.at(0, tc.threadIdx.x).load(pred=tc.threadIdx.x < 7)  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 10)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (CTA (0,0,0), thread (0,0,0))", (10,), 10)
 def pointer_of_before_a_loop(x, start):
     i = start
     place = x.at(i)
@@ -417,11 +408,7 @@ def pointer_of_before_a_loop(x, start):
 
 
 @caught(
-    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))",
-    (10,),
-    0,
-    12,
-    block=1,
+    "index 10 leaves axis 0 of 'x', which has extent 10 (CTA (0,0,0), thread (0,0,0))", (10,), 0, 12, block=1
 )
 def checked_before_and_in_a_loop(x, i, n):
     x[i] = 1.0
@@ -431,11 +418,7 @@ def checked_before_and_in_a_loop(x, i, n):
 
 
 @caught(
-    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))",
-    (10,),
-    0,
-    10,
-    block=1,
+    "index 10 leaves axis 0 of 'x', which has extent 10 (CTA (0,0,0), thread (0,0,0))", (10,), 0, 10, block=1
 )
 def checked_in_and_after_a_loop(x, i, n):
     x[i] = 1.0
@@ -445,16 +428,14 @@ def checked_in_and_after_a_loop(x, i, n):
     x[i] = 3.0  # here
 
 
-@caught(
-    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1
-)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (CTA (0,0,0), thread (0,0,0))", (10,), 0, block=1)
 def checked_in_the_test_of_a_loop(x, i):
     while x[i] > 0:  # here
         x[i] = 2.0
         i += 1
 
 
-@caught("index 20 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (3,0,0))", (10,), 0)
+@caught("index 20 leaves axis 0 of 'x', which has extent 10 (CTA (0,0,0), thread (3,0,0))", (10,), 0)
 def checked_before_a_branch_changes_it(x, i):
     x[i] = 1.0
     if tc.threadIdx.x > 2:
@@ -463,9 +444,7 @@ def checked_before_a_branch_changes_it(x, i):
     x[i] = 2.0  # here
 
 
-@caught(
-    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1
-)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (CTA (0,0,0), thread (0,0,0))", (10,), 0, block=1)
 def checked_in_rounds_of_an_inner_loop(x, i):
     for j in tc.range(4):
         x[i] = 1.0
@@ -539,7 +518,7 @@ def vectors_inside(x):
 
 
 @caught(
-    "2 elements from index 16 on leave axis 1 of 'd', which has extent 16 (block (0,0,0), thread (0,0,0))",
+    "2 elements from index 16 on leave axis 1 of 'd', which has extent 16 (CTA (0,0,0), thread (0,0,0))",
     (64, 16),
 )
 def fragment_at_a_ragged_edge(d):
@@ -547,14 +526,14 @@ def fragment_at_a_ragged_edge(d):
     tc.store_elements(d[16:32, 16:24], mma.d.zeros())  # here
 
 
-@caught("index 20 leaves axis 0 of 'd', which has extent 20 (block (0,0,0), thread (16,0,0))", (20, 16))
+@caught("index 20 leaves axis 0 of 'd', which has extent 20 (CTA (0,0,0), thread (16,0,0))", (20, 16))
 def fragment_at_the_last_rows(d):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     row = tc.blockDim.x // 2
     tc.load_elements(d[row : row + 16, 0:8], mma.c)  # here
 
 
-@caught("index 20 leaves axis 0 of 'd', which has extent 20 (block (0,0,0), thread (16,0,0))", (20, 16), 16)
+@caught("index 20 leaves axis 0 of 'd', which has extent 20 (CTA (0,0,0), thread (16,0,0))", (20, 16), 16)
 def bounded_by_a_view_that_hangs_over(d, m):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d[m : m + 16, 0:8], mma.d.zeros(), bounded=True)  # here
@@ -568,7 +547,7 @@ def bounded_by_the_array(d, m):
 
 
 WHOLE = "mma.C.16x8.f32 covers 16x8; axis {} has extent {}: say where they lie, origin=..., or give a view"
-FIRST = " (block (0,0,0), thread (0,0,0))"
+FIRST = " (CTA (0,0,0), thread (0,0,0))"
 
 
 @caught(WHOLE.format("0 of 'd'", "64 where these are 16") + FIRST, (64, 8))
@@ -611,7 +590,7 @@ def fragments_inside(d):
 
 
 @caught(
-    "index 17 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))",
+    "index 17 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (CTA (0,0,0), thread (0,0,0))",
     17,
 )
 def reaches_the_neighbour(i):
@@ -621,7 +600,7 @@ def reaches_the_neighbour(i):
 
 
 @caught(
-    "index 16 leaves axis 1 of a shared f32 tile of 4x16, which has extent 16 (block (0,0,0), thread (16,0,0))"
+    "index 16 leaves axis 1 of a shared f32 tile of 4x16, which has extent 16 (CTA (0,0,0), thread (16,0,0))"
 )
 def wraps_in_a_tile():
     tile = tc.shared((4, 16), tc.f32)
@@ -629,7 +608,7 @@ def wraps_in_a_tile():
 
 
 @caught(
-    "index -1 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))",
+    "index -1 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (CTA (0,0,0), thread (0,0,0))",
     -1,
 )
 def negative_stage(stage):
@@ -639,7 +618,7 @@ def negative_stage(stage):
 
 @caught(
     "16 elements from index 56 on leave axis 0 of a shared bf16 tile of 64x32, which has extent 64 "
-    "(block (0,0,0), thread (0,0,0))",
+    "(CTA (0,0,0), thread (0,0,0))",
     56,
 )
 def ldmatrix_of_a_view(m):
@@ -650,7 +629,7 @@ def ldmatrix_of_a_view(m):
 
 @caught(
     "8 elements from index 32 on leave axis 1 of a shared bf16 tile of 64x32, which has extent 32 "
-    "(block (0,0,0), thread (0,0,0))",
+    "(CTA (0,0,0), thread (0,0,0))",
     32,
 )
 def raw_ldmatrix(k):
@@ -660,7 +639,7 @@ def raw_ldmatrix(k):
 
 @caught(
     "index 3 leaves axis 0 of a shared f16 tile of 3x64x64, 128-byte swizzle, which has extent 3 "
-    "(block (0,0,0), thread (0,0,0))",
+    "(CTA (0,0,0), thread (0,0,0))",
     3,
 )
 def swizzled_stage(stage):
@@ -671,23 +650,21 @@ def swizzled_stage(stage):
 
 @caught(
     "8 elements from index 64 on leave axis 1 of a shared f16 tile of 64x64, 128-byte swizzle, which has extent 64 "
-    "(block (0,0,0), thread (8,0,0))"
+    "(CTA (0,0,0), thread (8,0,0))"
 )
 def swizzled_vector():
     tile = tc.shared((64, 64), tc.f16, swizzle=128)
     tile.at(0, 8 * tc.threadIdx.x).store([tc.f16(0)] * 8)  # here
 
 
-@caught(
-    "index 8 leaves axis 0 of a shared f32 tile of 8x4, which has extent 8 (block (0,0,0), thread (8,0,0))"
-)
+@caught("index 8 leaves axis 0 of a shared f32 tile of 8x4, which has extent 8 (CTA (0,0,0), thread (8,0,0))")
 def tile_of_a_tile():
     tile = tc.shared((32, 4), tc.f32)
     tile[8:16][tc.threadIdx.x, 0] = 1.0  # here
 
 
 @caught(
-    "index 4 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (4,0,0))"
+    "index 4 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (CTA (0,0,0), thread (4,0,0))"
 )
 def transposed_tile():
     tile = tc.shared((32, 4), tc.f32)
@@ -695,20 +672,20 @@ def transposed_tile():
 
 
 @caught(
-    "index 4 leaves axis 0 of a shared u64 tile of 4, which has extent 4 (block (0,0,0), thread (0,0,0))", 4
+    "index 4 leaves axis 0 of a shared u64 tile of 4, which has extent 4 (CTA (0,0,0), thread (0,0,0))", 4
 )
 def no_such_barrier(stage):
     bars = tc.mbarriers(4)
     bars[stage].init(1)  # here
 
 
-@caught("index 2 leaves axis 0 of a shared s32 tile of 2, which has extent 2 (block (0,0,0), thread (2,0,0))")
+@caught("index 2 leaves axis 0 of a shared s32 tile of 2, which has extent 2 (CTA (0,0,0), thread (2,0,0))")
 def atomic_in_shared_memory():
     tile = tc.shared(2, tc.s32)
     tc.atomic("add", tile.at(tc.threadIdx.x), 1)  # here
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (CTA (0,0,0), thread (4,0,0))", (8, 4))
 def reduction_in_global_memory(x):
     tc.reduce("add", x.at(0, tc.threadIdx.x), 1.0)  # here
 
@@ -748,7 +725,7 @@ def one_load_matrix_of_few_rows():
 
 
 @caught(
-    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (1,0,0))",
     (8, 6),
     block=4,
 )
@@ -759,7 +736,7 @@ def cp_async_reads_the_next_row(x):
 
 @caught(
     "4 elements from index 16 on leave axis 1 of a shared f32 tile of 8x16, which has extent 16 "
-    "(block (0,0,0), thread (4,0,0))",
+    "(CTA (0,0,0), thread (4,0,0))",
     (8, 64),
 )
 def cp_async_writes_the_next_row(x):
@@ -767,7 +744,7 @@ def cp_async_writes_the_next_row(x):
     tc.cp_async(tile.at(0, 4 * tc.threadIdx.x), x.at(0, 0), 16)  # here
 
 
-@caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (8, 6), 12)
+@caught("index 6 leaves axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (0,0,0))", (8, 6), 12)
 def cp_async_reads_too_many(x, valid):
     tile = tc.shared((32, 4), tc.f32)
     tc.cp_async(tile.at(tc.threadIdx.x, 0), x.at(0, 4), 16, valid=valid)  # here
@@ -786,7 +763,7 @@ def cp_async_of_what_there_is(x, valid):
 
 @caught(
     "index 2 leaves axis 0 of a shared bf16 tile of 2x64x64, 128-byte swizzle, which has extent 2 "
-    "(block (0,0,0), thread (0,0,0))",
+    "(CTA (0,0,0), thread (0,0,0))",
     (128, 64),
     2,
     dtype=tc.bf16.numpy,
@@ -813,7 +790,7 @@ def tma_over_the_edge(x):
 # -- clusters -----------------------------------------------------------------------------------
 
 
-@caught("rank 2 leaves the cluster, which has 2 CTAs (block (1,0,0), thread (0,0,0))", grid=2)
+@caught("rank 2 leaves the cluster, which has 2 CTAs (CTA (1,0,0), thread (0,0,0))", grid=2)
 def tile_of_no_cta():
     tc.cluster_size(2)
     tile = tc.shared(32, tc.f32)
@@ -822,7 +799,7 @@ def tile_of_no_cta():
     tile.remote(tc.cluster_rank() + 1)[tc.threadIdx.x]  # here
 
 
-@caught("rank 3 leaves the cluster, which has 2 CTAs (block (0,0,0), thread (0,0,0))", 3, grid=2)
+@caught("rank 3 leaves the cluster, which has 2 CTAs (CTA (0,0,0), thread (0,0,0))", 3, grid=2)
 def pointer_of_no_cta(rank):
     tc.cluster_size(2)
     tile = tc.shared(32, tc.f32)
@@ -831,14 +808,14 @@ def pointer_of_no_cta(rank):
     tile.at(tc.threadIdx.x).remote(rank).load()  # here
 
 
-@caught("rank 1 leaves the cluster, which has 1 CTAs (block (0,0,0), thread (0,0,0))", 1)
+@caught("rank 1 leaves the cluster, which has 1 CTAs (CTA (0,0,0), thread (0,0,0))", 1)
 def barrier_of_no_cta(rank):
     bars = tc.mbarriers(1)
     bars[0].remote(rank).arrive()  # here
 
 
 @caught(
-    "index 32 leaves axis 0 of a remote shared f32 tile of 32, which has extent 32 (block (0,0,0), thread (31,0,0))",
+    "index 32 leaves axis 0 of a remote shared f32 tile of 32, which has extent 32 (CTA (0,0,0), thread (31,0,0))",
     grid=2,
 )
 def outside_of_a_remote_tile():
@@ -866,8 +843,7 @@ def ranks_that_nobody_uses():
 
 
 @caught(
-    "index 4 leaves axis 0 of a local f32 array of 4, which has extent 4 (block (0,0,0), thread (4,0,0))",
-    (32,),
+    "index 4 leaves axis 0 of a local f32 array of 4, which has extent 4 (CTA (0,0,0), thread (4,0,0))", (32,)
 )
 def local_read(x):
     items = tc.local(4, tc.f32)
@@ -875,8 +851,7 @@ def local_read(x):
 
 
 @caught(
-    "index -1 leaves axis 1 of a local s32 array of 2x3, which has extent 3 (block (0,0,0), thread (0,0,0))",
-    -1,
+    "index -1 leaves axis 1 of a local s32 array of 2x3, which has extent 3 (CTA (0,0,0), thread (0,0,0))", -1
 )
 def local_write(j):
     items = tc.local((2, 3), tc.s32)
@@ -895,14 +870,13 @@ def locals_inside(x):
 
 
 @caught(
-    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
-    (8, 6),
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (1,0,0))", (8, 6)
 )
 def load_by_name(x):
     tc.emit("ld.global.v4.b32", x.at(0, 4 * tc.threadIdx.x))  # here
 
 
-@caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (6,0,0))", (8, 6))
+@caught("index 6 leaves axis 1 of 'x', which has extent 6 (CTA (0,0,0), thread (6,0,0))", (8, 6))
 def store_by_name(x):
     tc.emit("st.global.b32", x.at(0, tc.threadIdx.x), tc.f32(1), pred=tc.threadIdx.x < 8)  # here
 

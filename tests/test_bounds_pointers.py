@@ -94,6 +94,6 @@ def test_valid_bytes_never_corrupt_memory(valid):
         tc.cp_async_commit()
         tc.cp_async_wait(0)
 
-    text = f"an asynchronous copy of 16 bytes to shared 0x0 by thread 0 of block 0 is to read {valid} bytes: 0 to 16"
+    text = f"an asynchronous copy of 16 bytes to shared 0x0 by thread 0 of CTA 0 is to read {valid} bytes: 0 to 16"
     with pytest.raises(OutOfBounds, match=text):
         copy.emulator(checks=False)[1, 32](np.zeros(1 << 20, np.float32), np.uint32(valid))

@@ -84,7 +84,7 @@ def test_a_finding_has_its_place():
     )
     assert (found.other, found.calls, found.launch, found.times) == (None, [], 1, 1)
     assert found.memory == "shared load of 4 bytes at 0xa0" and found.cure == ""
-    assert found.who.endswith(" of block 0") and found.who in found.message
+    assert found.who.endswith(" of CTA 0") and found.who in found.message
     assert "out[tc.threadIdx.x] = tile[tc.threadIdx.x]" in str(result)  # the quoted line
     assert str(result).endswith("1 launch checked: 1 finding, no warnings")
     with pytest.raises(tc.Uninitialised):
@@ -103,7 +103,7 @@ def test_json():
     assert said == result.as_dict() and not said["ok"] and said["launches"] == 1 and said["warnings"] == []
     (found,) = said["findings"]
     assert found["kind"] == "Uninitialised" and found["line"] == UNWRITTEN and found["file"] == HERE
-    assert (found["thread"], found["block"]) == ([40, 0, 0], [0, 0, 0])
+    assert (found["thread"], found["cta"]) == ([40, 0, 0], [0, 0, 0])
 
 
 def test_in_place():
@@ -156,7 +156,7 @@ def test_a_race_has_two_places():
     first = hurried.function.__code__.co_firstlineno
     assert found.other is not None and (found.kind, found.file, found.other.file) == ("Race", HERE, HERE)
     assert (found.line, found.other.line) == (first + 4, first + 3)
-    assert (found.who, found.other.who) == ("thread 0 of block 0", "thread 32 of block 0")
+    assert (found.who, found.other.who) == ("thread 0 of CTA 0", "thread 32 of CTA 0")
     assert found.memory.startswith("element [32] of a shared s32 tile of 64")
     assert found.cure == "tc.barrier() between the two would order them"
 
@@ -166,7 +166,7 @@ def test_a_race_of_equal_values_is_a_warning():
     assert result and [found.kind for found in result.warnings] == ["RaceWarning"]
     found = result.warnings[0]
     assert found.other is not None and found.file == HERE and found.line == found.other.line
-    assert {found.who, found.other.who} == {"thread 0 of block 0", "thread 32 of block 0"}
+    assert {found.who, found.other.who} == {"thread 0 of CTA 0", "thread 32 of CTA 0"}
     assert found.severity == "warning" and HERE not in found.message and f"at {HERE}:" in str(found)
 
 

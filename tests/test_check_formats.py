@@ -114,7 +114,7 @@ def test_json_has_both_accesses_of_a_race(said, script):
     assert (race["kind"], race["severity"], race["kernel"]) == ("Race", "error", "hurried")
     assert (race["file"], race["line"]) == (script, 8)
     assert race["column"] == SCRIPT.splitlines()[7].index("tile[") + 1  # behind a character of two bytes
-    assert (race["block"], race["thread"], race["launch"]) == ([0, 0, 0], [0, 0, 0], 1)
+    assert (race["cta"], race["thread"], race["launch"]) == ([0, 0, 0], [0, 0, 0], 1)
     assert race["other"]["line"] == line("    tile[tc.threadIdx.x] = x[tc.threadIdx.x]")
     assert (race["other"]["thread"], race["other"]["column"]) == ([32, 0, 0], 5)
 
@@ -131,7 +131,7 @@ def test_json_of_what_is_no_race_inside_a_launch(said):
     assert (dependent["kernel"], dependent["launch"]) == ("consume", 4)
     assert dependent["other"]["kernel"] == "produce"
     assert dependent["cure"] == "call tc.griddep_wait() before this access"
-    assert outside["kind"] == "OutOfBounds" and outside["block"] == [0, 1, 0] and outside["other"] is None
+    assert outside["kind"] == "OutOfBounds" and outside["cta"] == [0, 1, 0] and outside["other"] is None
     (warning,) = said["warnings"]
     assert (warning["kind"], warning["severity"], warning["launch"]) == ("RaceWarning", "warning", 2)
 
@@ -173,11 +173,11 @@ def test_errors_without_two_accesses():
         x[tc.threadIdx.x + 1000] = 1
 
     found = untidy.check((1, 2), (2, 2))(np.zeros(4, np.int32)).findings[0]
-    assert (found.place.block, found.place.thread) == ([0, 0, 0], [0, 0, 0]) and found.other is None
+    assert (found.place.cta, found.place.thread) == ([0, 0, 0], [0, 0, 0]) and found.other is None
     unknown = Finding.of(tc.Deadlock("all wait"), "k")
     validator().validate({**CheckResult().as_dict(), "findings": [unknown.as_dict()]})
     assert unknown.place.as_dict() == {
-        "kernel": "k", "file": None, "line": None, "column": None, "who": "", "block": None, "thread": None,
+        "kernel": "k", "file": None, "line": None, "column": None, "who": "", "cta": None, "thread": None,
     }  # fmt: skip
 
 

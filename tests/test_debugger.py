@@ -57,7 +57,7 @@ class TestStops:
         assert printed[1] == "10.0  (lane 5)"
         assert printed[2] == "6  (lane 5)"
         assert printed[3].splitlines() == [
-            "block 0, warp 0, lane 5",
+            "CTA 0, warp 0, lane 5",
             f"> {__file__}({line_of(sums, 'breakpoint')})sums()",
             "-> breakpoint()",
         ]
@@ -134,7 +134,7 @@ class TestStops:
         assert printed[2].startswith(f"*** no statement of the kernel starts at {__file__}:{end}")
         assert printed[3].startswith("*** a line, or file:line, is needed, not 'x'")
         assert printed[6].splitlines()[2] == "-> out[i] = total"
-        assert printed[6].splitlines()[0] == "block 0, warp 0, lanes 0-31 (of 64 threads that are here)"
+        assert printed[6].splitlines()[0] == "CTA 0, warp 0, lanes 0-31 (of 64 threads that are here)"
         assert printed[8] == ""
 
     def test_quit_and_the_end_of_the_input(self, capsys, monkeypatch):
@@ -206,7 +206,7 @@ class TestStops:
         with tc.debugger.script("p blockIdx", "c"):
             apart.emulate[1, 64](X)
         first, *_, last = capsys.readouterr().out.splitlines()
-        assert first == "block 0, warp 0, lane 5 (of 2 threads that are here)"
+        assert first == "CTA 0, warp 0, lane 5 (of 2 threads that are here)"
         assert last == "(tcdb) c"
 
     def test_the_gpu_ignores_it(self):
@@ -244,7 +244,7 @@ class TestStops:
             args=(X,),
         )
         assert printed[0] == printed[1].replace("all 32 lanes", "lane 0") == "50  (lane 0)"
-        assert printed[2].splitlines()[0] == "block 51, warp 0, lane 3"
+        assert printed[2].splitlines()[0] == "CTA 51, warp 0, lane 3"
         assert printed[3] == "51"
         assert printed[5] == "1050  (lane 0)"
 
@@ -392,9 +392,9 @@ class TestValues:
                 "*** NameError: name 'unknown' is not defined",
                 "*** print takes an expression",
                 "*** lanes are 0 to 31",
-                "*** warps of the block are 0 to 0",
+                "*** warps of the CTA are 0 to 0",
                 "*** thread takes one or two indices",
-                "*** block (9",
+                "*** CTA (9",
                 "*** thread (32",
             ),
             strict=False,
@@ -517,8 +517,8 @@ class TestValues:
         assert printed[1].splitlines()[1:] == [f"> {__file__}({at})apart()", "-> tc.barrier(1, 64)"]
         assert printed[2] == "10  (all 32 lanes)"
         rows = printed[3].splitlines()
-        assert rows[0].startswith(f"block 0  warp 0  lanes 0-31  waits at {__file__}:{at}: barrier 1: 32")
-        assert rows[1].startswith("block 0  warp 1  lanes 0-31  stopped at")
+        assert rows[0].startswith(f"CTA 0  warp 0  lanes 0-31  waits at {__file__}:{at}: barrier 1: 32")
+        assert rows[1].startswith("CTA 0  warp 1  lanes 0-31  stopped at")
         assert printed[4] == "barrier 1: 32 of 64 threads have arrived"
 
     def test_an_index_on_which_all_lanes_agree_is_one_number(self, capsys):
@@ -620,7 +620,7 @@ class TestTrace:
         report = traced.emulator(trace=("total", "j"))[2, 64](X, out, 2)
         trace = report.trace
         assert np.array_equal(out, np.where(np.arange(64) % 32 < 16, 2 * X, -2))
-        records = trace.of("total", block=1, warp=1)
+        records = trace.of("total", cta=1, warp=1)
         assert [r.line for r in records] == [
             line_of(traced, "total = 0.0"),
             line_of(traced, "total +="),
@@ -633,9 +633,9 @@ class TestTrace:
         assert np.array_equal(records[1].threads, low) and np.array_equal(records[2].threads, high)
         assert np.array_equal(records[3].value, 2 * X[32:48])
         assert np.array_equal(records[4].value, np.full(16, -2.0))
-        assert records[0].block == (1, 0, 0) and records[0].warp == 1
+        assert records[0].cta == (1, 0, 0) and records[0].warp == 1
         assert records[0].value.dtype == np.float32
-        assert [r.value[0] for r in trace.of("j", block=0, warp=0)] == [0, 1]
+        assert [r.value[0] for r in trace.of("j", cta=0, warp=0)] == [0, 1]
 
     def test_chosen_threads(self):
         trace = traced.emulator(trace={"total": (1, 33), "i": 40})[1, 64](X, np.zeros_like(X), 1).trace
@@ -652,11 +652,11 @@ class TestTrace:
         trace = traced.emulator(trace={"total": range(3)})[1, 32](X, np.zeros_like(X), 1).trace
         first = line_of(traced, "total = 0.0")
         assert str(trace).splitlines() == [
-            "line  block  warp  lanes  variable  value",
-            f"{first:<4}  0      0     0-2    total     [0. 0. 0.]",
-            f"{first + 3:<4}  0      0     0-2    total     [0. 1. 2.]",
+            "line  CTA  warp  lanes  variable  value",
+            f"{first:<4}  0    0     0-2    total     [0. 0. 0.]",
+            f"{first + 3:<4}  0    0     0-2    total     [0. 1. 2.]",
         ]
-        assert str(trace[1]) == (f"{__file__}:{first + 3} block 0 warp 0 lanes 0-2: total = [0. 1. 2.]")
+        assert str(trace[1]) == (f"{__file__}:{first + 3} CTA 0 warp 0 lanes 0-2: total = [0. 1. 2.]")
 
     def test_fragments_are_matrices_and_calls_are_followed(self):
         def step(acc: Any, mma: Any, a: Any) -> Any:
@@ -702,12 +702,12 @@ class TestTrace:
             traced.emulator(trace="toal")[1, 64](*args)
         with pytest.raises(ArgumentError, match="names of variables of the kernel, not 3"):
             traced.emulator(trace=(3,))[1, 64](*args)
-        with pytest.raises(ArgumentError, match="takes the numbers of threads in a block"):
+        with pytest.raises(ArgumentError, match="takes the numbers of threads in a CTA"):
             traced.emulator(trace={"total": "warp 0"})[1, 64](*args)
 
     def test_threads_that_no_block_has(self):
         out = np.zeros_like(X)
-        with pytest.raises(ArgumentError, match="a block has threads 0 to 63, not 99"):
+        with pytest.raises(ArgumentError, match="a CTA has threads 0 to 63, not 99"):
             sums.emulator(trace={"total": [3, 99]})[1, 64](X, out, 2)
         assert not out.any()
 

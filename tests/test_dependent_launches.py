@@ -110,7 +110,7 @@ def one_block_waits(x, out, everyone: tc.Const = True):
 
 @tc.kernel
 def block_tells_block(x, flag, out, wait: tc.Const = True):
-    """Block 0 waits and signals; block 1 reads behind the signal."""
+    """CTA 0 waits and signals; CTA 1 reads behind the signal."""
     if tc.blockIdx.x == 0:
         if wait:
             tc.griddep_wait()
@@ -352,7 +352,7 @@ def test_correct_launches_are_not_complained_of(case):
 
 @tc.kernel
 def last_block_is_late(x):
-    """Block 1 never triggers: it ends."""
+    """CTA 1 never triggers: it ends."""
     if tc.blockIdx.x == 0:
         tc.griddep_launch_dependents()
     x[tc.blockIdx.x * 32 + tc.threadIdx.x] = 7
@@ -489,16 +489,16 @@ def report(case, bug=True):
 
 def test_a_report_names_launches_lines_bytes_and_the_cure():
     text = report(PAIRS["a wait is missing"])
-    assert "`x[i]` is read here by thread 0 of block 0 (warp 0, lane 0) in the launch of use;" in text
+    assert "`x[i]` is read here by thread 0 of CTA 0 (warp 0, lane 0) in the launch of use;" in text
     assert "wrote it at line" in text and "in the launch of write in front of it" in text
     assert "element [0] of argument 'x' (global bytes 0 to 3 of it), in argument 'x' of write" in text
-    assert "use is launched with pdl=True: it starts when all blocks of write have called" in text
+    assert "use is launched with pdl=True: it starts when all CTAs of write have called" in text
     assert "call tc.griddep_wait() before this access" in text
 
 
 def test_a_report_says_who_has_waited():
     text = report(PAIRS["a warp does not wait"])
-    assert "warp 0 of block 0 has waited at line" in text
+    assert "warp 0 of CTA 0 has waited at line" in text
     assert "let the threads meet behind the wait (tc.barrier())" in text
 
 
@@ -579,7 +579,7 @@ def put(x):
 def test_reads_of_several_blocks_and_other_views(view):
     x = zeros(32)
     read_one[4, 32](x, zeros(128))
-    with pytest.raises(Race, match="several blocks, block 0 among them, read it at line"):
+    with pytest.raises(Race, match="several CTAs, CTA 0 among them, read it at line"):
         pdl(put, 1)(view(x))
 
 
@@ -617,7 +617,7 @@ def test_tensor_loads():
     for _ in range(2):
         fill_rows[1, 32](x)
         pdl(tensor_load, 1)(x, np.zeros(32, np.float32))
-    with pytest.raises(Race, match="is read here by the cp.async.bulk.tensor of warp 0 of block 0"):
+    with pytest.raises(Race, match="is read here by the cp.async.bulk.tensor of warp 0 of CTA 0"):
         pdl(tensor_load, 1)(x, np.zeros(32, np.float32), wait=False)
         fill_rows[1, 32](x)
         pdl(tensor_load, 1)(x, np.zeros(32, np.float32), wait=False)

@@ -222,7 +222,7 @@ def test_a_deadlock_names_the_ranks():
         planted.wait_first[1, 64](**arguments, mistake="planted")
     text = str(error.value)
     for rank in range(3):
-        assert f"block 0 of rank {rank} warps 0" in text
+        assert f"CTA 0 of rank {rank} warps 0" in text
         assert f"-> pads[{rank}][0] to reach 1, and it is 0; nobody has changed it" in text
     assert "no rank has reached the signal at" in text
 
@@ -267,7 +267,7 @@ def test_a_timeline_has_the_blocks_of_each_rank(tmp_path):
     report.timeline.save(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
-    assert [f"block 0 of rank {rank}" in name for rank, name in enumerate(names)] == [True] * WORLD
+    assert [f"CTA 0 of rank {rank}" in name for rank, name in enumerate(names)] == [True] * WORLD
 
 
 @tc.kernel

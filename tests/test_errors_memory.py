@@ -729,7 +729,7 @@ WAIT = "`tc.wgmma_wait(pending)` at line {} leaves it in flight; "
     "kernel, threads, args, words",
     [
         (products_in_flight, 128, ("first", (2,)), WAIT + "1 is needed"),
-        (products_in_flight, 128, ("first", (2,)), "`x[0, tc.threadIdx.x] = acc[0]`: warpgroup 0 of block 0"),
+        (products_in_flight, 128, ("first", (2,)), "`x[0, tc.threadIdx.x] = acc[0]`: warpgroup 0 of CTA 0"),
         (products_in_flight, 128, ("first", (1,)), ""),
         (
             products_in_flight,

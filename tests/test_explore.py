@@ -198,7 +198,7 @@ def test_results_that_differ():
     assert sum(a != b for a, b in zip(replayed, SWAPPED)) == difference.count
     schedule = order_of(exploration.order)
     assert isinstance(schedule, Schedule) and len(schedule.switches) == len(exploration.switches) == 1
-    for part in (f"emulator(order={exploration.order!r})", "lanes ", " of warp 0 of block 0 wait before "):
+    for part in (f"emulator(order={exploration.order!r})", "lanes ", " of warp 0 of CTA 0 wait before "):
         assert part in str(exploration)
     assert line("tile[t] = x[t]") in exploration.switches[0]
     said = json.loads(exploration.json())
@@ -224,7 +224,7 @@ def test_an_error_is_reported_with_the_switch_that_leads_to_it():
     stop = line('after = tc.atomic("add", flag.at(0), 0)')
     meanwhile = line('tc.atomic("exch", flag.at(0), 1)')
     assert exploration.switches == [
-        f"warp 0 of block 0 waits before {stop} while warp 1 of block 0 runs {meanwhile}"
+        f"warp 0 of CTA 0 waits before {stop} while warp 1 of CTA 0 runs {meanwhile}"
     ]
     assert exploration.order == "up b0w0@2"
     assert "60 orders" not in str(exploration) and "OutOfBounds: index 500 leaves axis 0" in str(exploration)

@@ -350,7 +350,7 @@ def test_a_copy_without_a_commit():
     text = str(error.value)
     assert "the asynchronous copy at " in text
     assert (
-        "(by thread 0 of block 0) still owns byte 0x0 (element [0, 0] of a shared f16 tile of 64x64, 128-byte "
+        "(by thread 0 of CTA 0) still owns byte 0x0 (element [0, 0] of a shared f16 tile of 64x64, 128-byte "
         in text
     )
     assert (

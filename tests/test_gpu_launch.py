@@ -192,7 +192,7 @@ def test_a_check_that_fails_prints_its_line(tmp_path, asked):
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 3, done.stderr
-    line = f"{script}:8: OutOfBounds: index 8 leaves axis 0 of 'x', which has extent 8 (block ("
+    line = f"{script}:8: OutOfBounds: index 8 leaves axis 0 of 'x', which has extent 8 (CTA ("
     assert line in done.stdout
     assert "put, a build with checks, was stopped: CUDA_ERROR_LAUNCH_FAILED (719)" in done.stdout
 

@@ -245,14 +245,14 @@ def message(kernel: Any, grid: Any, block: int, *args: Any, **options: Any) -> s
 def test_what_a_loop_polls():
     text = message(on_a_flag, 1, 64, np.zeros(256, np.int32))
     line = line_of(on_a_flag, "while strong")
-    assert f"block 0 warps 0: in the loop at {__file__}:{line}, " in text and " iterations so far" in text
+    assert f"CTA 0 warps 0: in the loop at {__file__}:{line}, " in text and " iterations so far" in text
     assert "polls x[0]: 0" in text
-    assert "barrier 0 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 0" in text
-    assert f"block 0 warps 1 (:{line_of(on_a_flag, 'tc.barrier()')}) -> block 0 warps 0 (:{line})" in text
+    assert "barrier 0 of CTA 0: 32 of 64 threads have arrived; missing are CTA 0 warps 0" in text
+    assert f"CTA 0 warps 1 (:{line_of(on_a_flag, 'tc.barrier()')}) -> CTA 0 warps 0 (:{line})" in text
     text = message(a_lock, 1, 64, np.zeros(256, np.int32))
     assert "polls x[0]: 1" in text
     text = message(an_mbarrier, 1, 64, np.zeros(256, np.int32))
-    assert "polls for parity 0: it waits in block 0 for phase 0" in text and "1 of 2 arrivals" in text
+    assert "polls for parity 0: it waits in CTA 0 for phase 0" in text and "1 of 2 arrivals" in text
     text = message(on_a_register, 1, 64, np.zeros(256, np.int32))
     assert "in the loop at" in text and "polls" not in text
 
@@ -343,27 +343,27 @@ def test_a_cycle():
     producer = line_of(producer_and_consumer, "# the producer waits")
     consumer = line_of(producer_and_consumer, "# the consumer waits")
     wait = f"`empty.wait((k & 1) ^ 1)` at {__file__}:{producer} (mbarrier.try_wait.parity.shared::cta.b64)"
-    assert f"block 0 warps 0: {wait}" in text
+    assert f"CTA 0 warps 0: {wait}" in text
     assert "32 of 32 arrivals are missing" in text
-    ends = f"block 0 warps 0 (:{producer})", f"block 0 warps 1 (:{consumer})"
+    ends = f"CTA 0 warps 0 (:{producer})", f"CTA 0 warps 1 (:{consumer})"
     assert " -> ".join((*ends, ends[0])) in text
     arrives = line_of(producer_and_consumer, "full.arrive")
-    assert f"the arrivals so far are from {__file__}:{arrives} (block 0 warps 0)" in text
+    assert f"the arrivals so far are from {__file__}:{arrives} (CTA 0 warps 0)" in text
     assert f"nobody has arrived there; {__file__}:{arrives} arrived at other mbarriers" in text
-    assert "block 0 warps 2: ended" in text
+    assert "CTA 0 warps 2: ended" in text
 
 
 def test_blocks_that_wait_alike_are_named_together():
     text = message(waits_in_each_block, 12, 64, np.zeros(256, np.int32))
     assert text.count("32 of 32 arrivals are missing") == 1
-    assert "blocks 0 to 11 warps 0: `bar.wait(0)` at" in text
-    assert "it waits in blocks 0 to 11 for phase 0 (parity 0) of bar (initialised at" in text
+    assert "CTAs 0 to 11 warps 0: `bar.wait(0)` at" in text
+    assert "it waits in CTAs 0 to 11 for phase 0 (parity 0) of bar (initialised at" in text
     text = message(different_barriers, (2, 3), 64, np.zeros(256, np.int32))
-    barrier = "barrier 1 of blocks (0, 0) to (1, 2): 32 of 64 threads have arrived"
-    assert f"{barrier}; missing are blocks (0, 0) to (1, 2) warps 1" in text
+    barrier = "barrier 1 of CTAs (0, 0) to (1, 2): 32 of 64 threads have arrived"
+    assert f"{barrier}; missing are CTAs (0, 0) to (1, 2) warps 1" in text
     text = message(blocks_of_two_kinds, 12, 96, np.zeros(256, np.int32))
-    assert "barrier 1 of blocks 0, 2, 4, 6, ... (2 more): 32 of 96 threads have arrived" in text
-    assert "barrier 1 of blocks 1, 3, 5, 7, ... (2 more): 64 of 96 threads have arrived" in text
+    assert "barrier 1 of CTAs 0, 2, 4, 6, ... (2 more): 32 of 96 threads have arrived" in text
+    assert "barrier 1 of CTAs 1, 3, 5, 7, ... (2 more): 64 of 96 threads have arrived" in text
 
 
 @tc.kernel
@@ -378,7 +378,7 @@ def waits_in_each_block(x):
 
 @tc.kernel
 def arrivals_of_another_block(x):
-    """Block 0 lacks one arrival at `bar`, block 1 both."""
+    """CTA 0 lacks one arrival at `bar`, CTA 1 both."""
     bar = tc.mbarriers(1)[0]
     if tc.threadIdx.x == 0:
         bar.init(2)
@@ -396,7 +396,7 @@ def arrivals_of_another_block(x):
 def test_arrivals_are_those_of_the_block_that_waits():
     text = message(arrivals_of_another_block, 2, 32, np.zeros(1, np.int32))
     line = line_of(arrivals_of_another_block, "# arrives")
-    assert re.search(rf"the arrivals so far are from \S+:{line} \(block 0 warps 0\)", text)
+    assert re.search(rf"the arrivals so far are from \S+:{line} \(CTA 0 warps 0\)", text)
     assert text.count("the arrivals so far") == 1
     assert re.search(rf"nobody has arrived there; not reached yet: \S+:{line}, \S+:{line + 4}\n", text)
 
@@ -446,11 +446,11 @@ def test_mbarriers_are_called_as_in_the_kernel():
 
 def test_who_is_missing_at_a_named_barrier():
     text = message(different_barriers, 1, 64, np.zeros(256, np.int32))
-    assert "barrier 1 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 1" in text
-    assert "barrier 2 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 0" in text
-    assert "a cycle: block 0 warps 0 " in text
+    assert "barrier 1 of CTA 0: 32 of 64 threads have arrived; missing are CTA 0 warps 1" in text
+    assert "barrier 2 of CTA 0: 32 of 64 threads have arrived; missing are CTA 0 warps 0" in text
+    assert "a cycle: CTA 0 warps 0 " in text
     text = message(one_returns_before_it_arrives, 1, 96, np.zeros(256, np.int32))
-    assert "32 of 32 arrivals are missing" in text and "block 0 warps 1-2: ended" in text
+    assert "32 of 32 arrivals are missing" in text and "CTA 0 warps 1-2: ended" in text
     assert "nobody has arrived there, and no line of the kernel arrives" in text
     assert "-> nobody is left who could bring it on" in text
 
@@ -869,7 +869,7 @@ def in_the_order_of_blocks(x):
 
 @tc.kernel
 def neighbours(x):
-    """Block 0 waits for one that has room only when others have ended."""
+    """CTA 0 waits for one that has room only when others have ended."""
     tile = tc.shared(12000, tc.s32)
     tile[tc.threadIdx.x] = 1
     if tc.threadIdx.x == 0:
@@ -901,7 +901,7 @@ def test_a_barrier_of_the_grid(blocks, ends):
         assert x[1 : 1 + blocks].all()
         return
     text = message(grid_barrier, blocks, 1024, x)
-    assert "blocks 264 to 264 have not started: sm_90a holds at most 264 of these blocks" in text
+    assert "CTAs 264 to 264 have not started: sm_90a holds at most 264 of these CTAs" in text
 
 
 @pytest.mark.thorough
@@ -921,7 +921,7 @@ def test_blocks_that_wait_for_one_that_has_no_room():
     all_wait_for_the_last.emulator("sm_90a")[528, 32](x)
     assert x[:529].all()
     text = message(all_wait_for_the_last, 529, 32, np.zeros(700, np.int32))
-    assert "blocks 528 to 528 have not started: sm_90a holds at most 528 of these blocks" in text
+    assert "CTAs 528 to 528 have not started: sm_90a holds at most 528 of these CTAs" in text
 
 
 @tc.kernel
@@ -955,7 +955,7 @@ def test_cooperative_launches():
     with tc.target("cpu"):
         grid_barrier.configured(200, 1024, cooperative=True)(x)
         assert x[1:201].all()
-        with pytest.raises(tc.LaunchError, match="holds at most 264 blocks of 1024 threads"):
+        with pytest.raises(tc.LaunchError, match="holds at most 264 CTAs of 1024 threads"):
             grid_barrier.configured(265, 1024, cooperative=True)(x)
 
 
@@ -984,8 +984,8 @@ def test_an_interrupt_shows_where_everybody_stands(monkeypatch):
     text = str(error.value)
     assert text.startswith("interrupted")
     line = line_of(busy, "for i in tc.range")
-    assert "block 0 warps 1: " in text and f"in the loop at {__file__}:{line}, " in text
-    assert "32 of 64 threads have arrived; missing are block 0 warps 1" in text
+    assert "CTA 0 warps 1: " in text and f"in the loop at {__file__}:{line}, " in text
+    assert "32 of 64 threads have arrived; missing are CTA 0 warps 1" in text
 
 
 @pytest.mark.parametrize("where", ["one chunk", "threads", "processes", "between cohorts"])

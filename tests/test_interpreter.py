@@ -233,7 +233,7 @@ class TestWarpgroups:
                 b.op(self.FENCE)
             return t
 
-        with pytest.raises(Divergence, match=f"needs all four warps: threads {where} of block 0"):
+        with pytest.raises(Divergence, match=f"needs all four warps: threads {where} of CTA 0"):
             outputs(build, 256)
 
 
@@ -255,7 +255,7 @@ class TestMistakes:
             return t
 
         outputs(lambda b, t: build(b, t, 40))
-        with pytest.raises(Uninitialised, match="in thread 40 of block 0") as error:
+        with pytest.raises(Uninitialised, match="in thread 40 of CTA 0") as error:
             outputs(lambda b, t: build(b, t, 41))
         assert reported_line(error) == self.line
 
@@ -268,7 +268,7 @@ class TestMistakes:
             return b.op(ADD, copied, 1)
 
         with pytest.raises(
-            Uninitialised, match="in thread 40 of block 0" if written else "nothing has written"
+            Uninitialised, match="in thread 40 of CTA 0" if written else "nothing has written"
         ):
             outputs(build)
 
@@ -280,7 +280,7 @@ class TestMistakes:
             return t
 
         outputs(lambda b, t: build(b, t, False))
-        with pytest.raises(Uninitialised, match="in thread 40 of block 0"):
+        with pytest.raises(Uninitialised, match="in thread 40 of CTA 0"):
             outputs(lambda b, t: build(b, t, True))
 
     def test_threads_that_ended_need_no_value(self):

@@ -132,10 +132,10 @@ def test_stores_go_round(ctas, width, rounds, dtype, order):
 
 SENDS = [
     ("no wait", Uninitialised, "the st.async at .* is in flight: nobody has waited for phase 0"),
-    ("another barrier", EmulationError, "of block 1: its mbarrier is in block 0"),
+    ("another barrier", EmulationError, "of CTA 1: its mbarrier is in CTA 0"),
     ("no cluster", EmulationError, "stays in its CTA: it needs a cluster of more than one CTA"),
     ("too many bytes", Deadlock, "4 bytes are missing"),
-    ("writes too", Race, "is written here by the st.async of warp 0 of block 1; thread . of block 0"),
+    ("writes too", Race, "is written here by the st.async of warp 0 of CTA 1; thread . of CTA 0"),
     ("overwrites", (EmulationError, Race), "the st.async of|st.async at|before any thread has"),
 ]
 

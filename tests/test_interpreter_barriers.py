@@ -189,7 +189,7 @@ class TestMistakes:
         with b.when(b.op(LESS, b.op(TID), 40)):
             b.op(UNALIGNED_ARRIVE, 0, 96)
             b.op(UNALIGNED_ARRIVE, 0, 96)
-        with pytest.raises(EmulationError, match="thread 0 of block 0 arrives a second time"):
+        with pytest.raises(EmulationError, match="thread 0 of CTA 0 arrives a second time"):
             b.run(block=96)
 
     def test_a_warp_that_gives_itself_the_signal_of_another(self):
@@ -214,7 +214,7 @@ class TestMistakes:
                 b.op(SYNC_COUNT, 1, 160)
         with pytest.raises(
             EmulationError,
-            match=r"barrier 1: 256 threads arrive, and 160 are expected: thread 288 of block 0 is one too "
+            match=r"barrier 1: 256 threads arrive, and 160 are expected: thread 288 of CTA 0 is one too "
             r"many; expect 256 if all are to meet, as in `tc.barrier\(1, 256\)`, or give each group of 160",
         ):
             b.run(block=384)

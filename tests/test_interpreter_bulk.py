@@ -423,8 +423,8 @@ class TestClusters:
     @pytest.mark.parametrize(
         "offset, error, text",
         [
-            (4, Misaligned, r"mbarrier at shared 0x104 \(thread 0 of block 2\): no multiple of 8"),
-            (8, EmulationError, r"the mbarrier at shared 0x108 is not initialised \(thread 0 of block 2\)"),
+            (4, Misaligned, r"mbarrier at shared 0x104 \(thread 0 of CTA 2\): no multiple of 8"),
+            (8, EmulationError, r"the mbarrier at shared 0x108 is not initialised \(thread 0 of CTA 2\)"),
         ],
     )
     @pytest.mark.usefixtures("library")

@@ -38,7 +38,7 @@ class TestLoads:
     MISTAKES = [
         ("unwritten", Uninitialised, "shared::cluster load of 16 bytes at 0x200 of"),
         ("outside", OutOfBounds, "16 bytes from byte 8192 on leave a remote shared f32 tile of 8x32"),
-        ("misaligned", Misaligned, "at 0x4 of block 1 by thread 0 of block 0, which is no mul"),
+        ("misaligned", Misaligned, "at 0x4 of CTA 1 by thread 0 of CTA 0, which is no mul"),
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
@@ -48,7 +48,7 @@ class TestLoads:
         assert shown_statement(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
 
     def test_a_peer_that_has_ended(self):
-        words = "peer CTA gone: thread 0 of block 1 reaches for shared 0x0 of block 0"
+        words = "peer CTA gone: thread 0 of CTA 1 reaches for shared 0x0 of CTA 0"
         message = caught(EmulationError, words, cluster.late, 2, 32, np.zeros(32, np.uint32))
         assert shown_statement(message) == "out[t] = tile.remote(0)[t]"
 
@@ -193,14 +193,14 @@ class TestArrivals:
     @pytest.mark.parametrize("fence", ["older", "fence.proxy.async"])
     def test_initialisations_without_a_release(self, fence):
         out = np.zeros((2, 32), np.int32)
-        words = r"thread 0 of block \d \(warp 0, lane 0\) wrote it at line"
+        words = r"thread 0 of CTA \d \(warp 0, lane 0\) wrote it at line"
         caught(Race, words, relaxed_arrival_behind_init, 2, 32, out, "", fence)
 
     def test_an_exit_releases_nothing(self):
         out = np.zeros((1, 32), np.int32)
         run(leaves, 2, 32, out, True)
         assert np.array_equal(out[0], np.arange(32)[::-1])
-        words = r"`tile\[31 - t\]` is read here by .* of block 1 .* of block 0 .* wrote it at"
+        words = r"`tile\[31 - t\]` is read here by .* of CTA 1 .* of CTA 0 .* wrote it at"
         caught(Race, words, leaves, 2, 32, out, False)
 
 
@@ -255,11 +255,8 @@ class TestAsyncProxy:
     @pytest.mark.parametrize(
         "mistake, words",
         [
-            (
-                "no fence",
-                "what thread 0 of block 1 .* wrote by an ordinary store at .* without a proxy fence",
-            ),
-            ("no wait", "store of 4 bytes at 0x0 of block 1 .* still read by a bulk store of thread 0"),
+            ("no fence", "what thread 0 of CTA 1 .* wrote by an ordinary store at .* without a proxy fence"),
+            ("no wait", "store of 4 bytes at 0x0 of CTA 1 .* still read by a bulk store of thread 0"),
         ],
     )
     def test_mistakes_of_stores(self, mistake, words):
@@ -428,7 +425,7 @@ def test_atomics_of_cluster_scope_order_a_cluster():
     out = np.zeros(3, np.int32)
     run(cluster.counts_clusters, 6, 32, out, together=False)
     assert out.tolist() == [128] * 3
-    with pytest.raises(Race, match="the scope cluster has no other blocks: it must be gpu"):
+    with pytest.raises(Race, match="the scope cluster has no other CTAs: it must be gpu"):
         run(cluster.counts_clusters, 6, 32, out, together=True)
     x = np.zeros(2, np.int32)
     flag = np.zeros(2, np.uint32)

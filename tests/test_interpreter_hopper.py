@@ -111,7 +111,7 @@ class TestProxies:
     def test_copies_to_what_was_loaded(self, matrices, fence):
         """The mbarrier orders them, but not across proxies: both places are named."""
         a, out = np.zeros((24, 8), np.float16), np.zeros((3, 96), np.uint32)
-        words = "the cp.async.bulk.tensor of warp 0 of block 0 writes through the async proxy what"
+        words = "the cp.async.bulk.tensor of warp 0 of CTA 0 writes through the async proxy what"
         text = caught(EmulationError, words, overwritten, 1, 128, a, out, matrices=matrices, fence=fence)
         source, first = inspect.getsourcelines(overwritten.function)
         at = {
@@ -127,7 +127,7 @@ class TestProxies:
     def test_ordinary_loads_of_what_a_copy_brought(self, matrices, how):
         a, out = np.arange(64, dtype=np.float16).reshape(8, 8), np.zeros(128, np.uint32)
         if how == "not at all":
-            words = "is read here by .*bulk.tensor of warp 0 of block 0 wrote it .*nothing orders"
+            words = "is read here by .*bulk.tensor of warp 0 of CTA 0 wrote it .*nothing orders"
             caught(Race, words, read_by_all, 1, 128, a, out, matrices=matrices, how=how)
         else:
             run(read_by_all, 1, 128, a, out, matrices=matrices, how=how)
@@ -217,7 +217,7 @@ class TestRegisters:
 
     def test_cycle(self):
         increase, wait = line_of(kept, "256"), line_of(kept, "bar.wait")
-        first, others = f"block 0 warps 1-3 (:{increase})", f"block 0 warps 4-11 (:{wait})"
+        first, others = f"CTA 0 warps 1-3 (:{increase})", f"CTA 0 warps 4-11 (:{wait})"
         words = re.escape(f"a cycle: {first} -> {others} -> {first}")
         caught(EmulationError, words, kept, 1, 384, np.zeros(384, np.int32))
 

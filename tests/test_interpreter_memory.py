@@ -52,7 +52,7 @@ class TestGlobal:
             b.run(a, grid=2)
         assert reported_line(error) == b.line
         assert (
-            "global load of 4 bytes at 0x180000000a0 by thread 8 of block 1: byte 160 of argument "
+            "global load of 4 bytes at 0x180000000a0 by thread 8 of CTA 1: byte 160 of argument "
             "'a', which has bytes 0 to 159 (shape (4, 10), dtype float32)"
         ) in str(error.value)
 
@@ -67,7 +67,7 @@ class TestGlobal:
 
     def test_misaligned(self):
         a = np.zeros(64, np.uint32)
-        with pytest.raises(Misaligned, match="thread 0 of block 0, which is no multiple of 4"):
+        with pytest.raises(Misaligned, match="thread 0 of CTA 0, which is no multiple of 4"):
             loads(a, 2).run(a)
         with pytest.raises(Misaligned, match="load of 16 bytes .* by thread 1 of"):
             loads(a, 0, LOAD_GLOBAL4).run(a)

@@ -728,10 +728,10 @@ def asserting(x, n: tc.Const = 4):
 
 
 ASSERTIONS = [
-    (7, 100, r"more than 100% of 4 \(block \(1,0,0\), thread \(3,0,0\)\)", "a message"),
-    (2, -5, r"assertion failed: never \(block \(0,0,0\), thread \(2,0,0\)\)", "a branch"),
-    (3, 99, r"assertion failed: \(4, s32\) \(block", "an object"),
-    (1, -1, r"assertion failed: the condition does not hold \(block", "no message"),
+    (7, 100, r"more than 100% of 4 \(CTA \(1,0,0\), thread \(3,0,0\)\)", "a message"),
+    (2, -5, r"assertion failed: never \(CTA \(0,0,0\), thread \(2,0,0\)\)", "a branch"),
+    (3, 99, r"assertion failed: \(4, s32\) \(CTA", "an object"),
+    (1, -1, r"assertion failed: the condition does not hold \(CTA", "no message"),
 ]
 
 

@@ -100,7 +100,7 @@ for block in (1, 32, 256):
         """Its first block fails."""
         b = Builder(("a", u64))
         b.op(LOAD_GLOBAL, 0)
-        with pytest.raises(OutOfBounds, match=r"thread 0 of block 0"):
+        with pytest.raises(OutOfBounds, match=r"thread 0 of CTA 0"):
             b.run(np.zeros(4, np.uint32), grid=2**31 - 1)
 
     def test_chunks_of_small_blocks_share_bounded_memory(self):
@@ -175,7 +175,7 @@ class TestErrors:
         with b.when(b.op(LESS, b.op(CTAID), 1000)):
             b.jump("return")
         b.op(LOAD_GLOBAL, 0)
-        with pytest.raises(OutOfBounds, match="of block 1000"):
+        with pytest.raises(OutOfBounds, match="of CTA 1000"):
             b.run(np.zeros(4, np.uint32), grid=4000, block=1024, workers=3)
 
     def test_threads_end_with_the_error(self):

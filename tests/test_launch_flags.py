@@ -110,7 +110,7 @@ def overwrite_signalled(flag, x, blocks: tc.Const = 3):
 
 @tc.kernel
 def one_block_polls(x, flag, again, out, how: tc.Const = "st.release.gpu"):
-    """Block 0 polls the flag and tells block 1."""
+    """CTA 0 polls the flag and tells CTA 1."""
     if tc.threadIdx.x == 0:
         if tc.blockIdx.x == 0:
             while tc.emit("ld.acquire.gpu.global.b32", flag.at(0)).bits(tc.s32) == 0:
@@ -372,7 +372,7 @@ def test_copies_by_a_map_that_the_launch_in_front_has_made(how):
 def test_maps_are_acquired_behind_the_wait(how, trigger):
     """What is acquired before the launch in front has ended may be what was there before."""
     with pytest.raises(
-        Race, match="is read here by thread 0 of block 0 .* in the launch of copy_by_map"
+        Race, match="is read here by thread 0 of CTA 0 .* in the launch of copy_by_map"
     ) as raised:
         by_map(how, trigger=trigger)
     assert "call tc.griddep_wait() before this access" in raised.value.cure
@@ -383,7 +383,7 @@ def test_copies_by_a_map_need_its_fence(how, error):
     with pytest.raises(error) as raised:
         by_map(how)
     assert type(raised.value) is error
-    assert error is Race or "whose bytes its block has not acquired" in str(raised.value)
+    assert error is Race or "whose bytes its CTA has not acquired" in str(raised.value)
 
 
 def test_a_map_is_not_changed_under_copies_of_the_launch_in_front():

@@ -50,10 +50,10 @@ def test_nan_fill_is_of_floats():
 
 
 MISTAKES = [
-    ("no acquire", "shared", EmulationError, "whose bytes its block has not acquired: fence.proxy"),
-    ("no acquire", "global", EmulationError, "whose bytes its block has not acquired: fence.proxy"),
-    ("changed", "shared", EmulationError, "whose bytes its block has not acquired: fence.proxy"),
-    ("no release", "global", EmulationError, "which thread 0 of block 0 has changed and not released"),
+    ("no acquire", "shared", EmulationError, "whose bytes its CTA has not acquired: fence.proxy"),
+    ("no acquire", "global", EmulationError, "whose bytes its CTA has not acquired: fence.proxy"),
+    ("changed", "shared", EmulationError, "whose bytes its CTA has not acquired: fence.proxy"),
+    ("no release", "global", EmulationError, "which thread 0 of CTA 0 has changed and not released"),
     ("rank", "shared", EmulationError, "it has 3 axes, 2 coordinates were given"),
     ("larger", "shared", OutOfBounds, "global tensor load of 2176 bytes .* argument 'x'"),
     ("interleaved", "global", EmulationError, "the emulator has element types 0 to 12, .* no interl"),
@@ -86,7 +86,7 @@ def test_numbers_that_a_map_cannot_hold(box, stride, words):
 def test_a_map_that_changes_in_flight_is_a_race_with_the_copy(mistake, copy):
     """A load reads its map until its bytes have come, a store until `wait_group.read` (9.7.9.25.3.2)."""
     x, y = np.zeros((2, 16, 32), np.float32)
-    with pytest.raises(Race, match="the cp.async.bulk.tensor of warp 0 of block 0 read it") as raised:
+    with pytest.raises(Race, match="the cp.async.bulk.tensor of warp 0 of CTA 0 read it") as raised:
         run(x, y, [(0, 0)], (8, 32), mistake=mistake)
     lines = Path(kernels.__file__).read_text().splitlines()
     here, there = raised.value.loc, raised.value.first

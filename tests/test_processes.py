@@ -123,7 +123,7 @@ class TestLaunches:
             b.jump("return")
         b.op(LOAD_GLOBAL, 0)
         out = np.zeros((40, 1024), np.uint32)
-        with pytest.raises(OutOfBounds, match="of block 10") as error:
+        with pytest.raises(OutOfBounds, match="of CTA 10") as error:
             b.run(out, grid=40, block=1024)
         assert three and error.value.loc is not None and error.value.loc.filename == "kernel.py"
         assert out[:10].all()  # what was written is there

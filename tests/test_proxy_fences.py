@@ -36,7 +36,7 @@ def wait_for(flag):
 
 @tc.kernel
 def store_then_load(x, d, flag, out, fence: tc.Const, peers: tc.Const = 1):
-    """Block 0 stores a line by ordinary stores; the first block of the next cluster loads it by TMA."""
+    """CTA 0 stores a line by ordinary stores; the first block of the next cluster loads it by TMA."""
     tc.launch_bounds(32)
     if peers > 1:
         tc.cluster_size(peers)
@@ -79,7 +79,7 @@ def store_then_load(x, d, flag, out, fence: tc.Const, peers: tc.Const = 1):
 
 @tc.kernel
 def load_then_store(x, d, flag, out, fence: tc.Const):
-    """Block 0 loads a line by ordinary loads; block 1 overwrites it by TMA."""
+    """CTA 0 loads a line by ordinary loads; CTA 1 overwrites it by TMA."""
     tc.launch_bounds(32)
     tile, t = tc.shared((1, 32), tc.s32, align=128), tc.threadIdx.x
     line = tc.tensor_map(d, (1, 32))
@@ -105,7 +105,7 @@ def load_then_store(x, d, flag, out, fence: tc.Const):
 
 @tc.kernel
 def handed_on(x, d, flag, out, fence: tc.Const):
-    """Block 0 stores, block 1 hands the line on, block 2 loads it by TMA; block 1 may fence."""
+    """CTA 0 stores, CTA 1 hands the line on, CTA 2 loads it by TMA; CTA 1 may fence."""
     tc.launch_bounds(32)
     tile, bar, t = tc.shared((1, 32), tc.s32, align=128), tc.mbarriers(1)[0], tc.threadIdx.x
     line = tc.tensor_map(d, (1, 32))
@@ -174,8 +174,8 @@ def test_no_fence_between_blocks(fence, peers):
     with pytest.raises(EmulationError) as error:
         run(store_then_load, 2 * peers, *new(), fence, peers)
     text, lane = str(error.value), 1 if fence == "one writer" else 0
-    assert f"the cp.async.bulk.tensor of warp 0 of block {peers} reads through the async proxy" in text
-    assert f"what thread {lane} of block 0 (warp 0, lane {lane}) wrote by an ordinary store at" in text
+    assert f"the cp.async.bulk.tensor of warp 0 of CTA {peers} reads through the async proxy" in text
+    assert f"what thread {lane} of CTA 0 (warp 0, lane {lane}) wrote by an ordinary store at" in text
     assert "(`d[0, t] = x[t]`), without a proxy fence\n" in text
     assert (
         '\n  tc.fence_proxy_async("global") (fence.proxy.async.global) must come between, best by the writer'
@@ -193,7 +193,7 @@ def test_loads_that_are_fenced_before_another_block_stores(fence):
 
 
 def test_loads_that_are_not_fenced_before_another_block_stores():
-    words = r"of block 1 writes through the async proxy what .* of block 0 .* read by an ordinary load(.*\n)+.*best by the reader"
+    words = r"of CTA 1 writes through the async proxy what .* of CTA 0 .* read by an ordinary load(.*\n)+.*best by the reader"
     with pytest.raises(EmulationError, match=words):
         run(load_then_store, 2, *new(), "none")
 
@@ -202,7 +202,7 @@ def test_a_block_in_between_fences():
     x, d, flag, out = new()
     run(handed_on, 3, x, d, flag, out, True)
     assert np.array_equal(x, -np.arange(1, 33))
-    with pytest.raises(EmulationError, match="of block 2 reads .* of block 0 .* wrote by an ordinary"):
+    with pytest.raises(EmulationError, match="of CTA 2 reads .* of CTA 0 .* wrote by an ordinary"):
         run(handed_on, 3, *new(), False)
 
 
@@ -217,7 +217,7 @@ def test_a_fence_of_shared_memory(fence):
 @pytest.mark.parametrize("fence", ["none", "one writer", "another lane", "global"])
 def test_no_fence_of_shared_memory(fence):
     lane = 1 if fence == "one writer" else 0
-    words = f"reads through the async proxy what thread {lane} of block 0 .* wrote by an ordinary"
+    words = f"reads through the async proxy what thread {lane} of CTA 0 .* wrote by an ordinary"
     with pytest.raises(EmulationError, match=words):
         run(store_of_a_tile, 1, *new(), fence)
 

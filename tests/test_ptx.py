@@ -310,7 +310,7 @@ def test_barriers_of_a_grid(cuda):
     x, y = np.zeros((2, 64), np.int32)
     cuda.whole_grid.configured(4, 16, cooperative=True)(x, y)
     assert np.array_equal(y, 2 * np.arange(64)[::-1] + 1)
-    with pytest.raises(tc.LaunchError, match="a cooperative launch of 5000 blocks"):
+    with pytest.raises(tc.LaunchError, match="a cooperative launch of 5000 CTAs"):
         cuda.whole_grid.configured(5000, 16, cooperative=True)(
             np.zeros(80000, np.int32), np.zeros(80000, np.int32)
         )

@@ -54,7 +54,7 @@ def small():
 
 def test_an_assertion_that_fails(small):
     with pytest.raises(
-        tc.EmulationError, match=r"assertion `x\[threadIdx.x\] > 0` failed in thread 3 of block 0"
+        tc.EmulationError, match=r"assertion `x\[threadIdx.x\] > 0` failed in thread 3 of CTA 0"
     ):
         small.positive[1, 8](np.array([1, 2, 3, 0, 1, 1, 1, 1], np.int32))
 

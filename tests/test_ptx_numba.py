@@ -339,7 +339,7 @@ def test_arrays_live_on_the_device(reports):
 
 
 def test_an_access_out_of_bounds_is_found(reports):
-    with pytest.raises(tc.OutOfBounds, match="thread 8 of block 0"):
+    with pytest.raises(tc.OutOfBounds, match="thread 8 of CTA 0"):
         no_barrier[1, 64](cuda.to_device(np.zeros(8, np.float32)))
 
 

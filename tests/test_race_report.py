@@ -150,7 +150,7 @@ MEETING_LANES = (
         (
             "blocks",
             2,
-            "; after that wait, blocks run in any order: only a release and an acquire of gpu scope, or another "
+            "; after that wait, CTAs run in any order: only a release and an acquire of gpu scope, or another "
             "launch, would order the two; or let each store write a box of its own",
         ),
         ("lanes", 1, MEETING_LANES),
@@ -186,7 +186,7 @@ def test_lanes_store_the_same_and_warps_do_not(grid, block):
 
 def test_lanes_store_different_values():
     with pytest.raises(
-        tc.errors.Race, match="by lanes 0-31 of warp 0 of block 0 at once, with different values"
+        tc.errors.Race, match="by lanes 0-31 of warp 0 of CTA 0 at once, with different values"
     ):
         numbers.emulator("sm_90a")[1, 64](np.zeros(1, np.int32), True)
 
@@ -211,8 +211,8 @@ def between_ranks(
     out[i] = boxes[other][i]
 
 
-SIGNALLED = "before `{}` at line {} (red.release), which hands on what thread 0 of block 0 of rank 1 did"
-WAITED = "after `{}` at line {} (ld.acquire), where thread 0 of block 0 of rank 0 has waited"
+SIGNALLED = "before `{}` at line {} (red.release), which hands on what thread 0 of CTA 0 of rank 1 did"
+WAITED = "after `{}` at line {} (ld.acquire), where thread 0 of CTA 0 of rank 0 has waited"
 
 
 def of_ranks() -> list[Any]:
@@ -247,7 +247,7 @@ def test_a_signal_that_no_wait_counts(mistake, pad):
 
 @tc.kernel
 def between_blocks(x: tc.Array, flag: tc.Array, out: tc.Array, meets: tc.Const, scope: tc.Const = "gpu"):
-    """Block 1 of one GPU reads what block 0 writes."""
+    """CTA 1 of one GPU reads what CTA 0 writes."""
     i = tc.threadIdx.x
     if tc.blockIdx.x == 0:
         x[i] = i
@@ -275,10 +275,10 @@ def test_threads_of_blocks_that_have_not_met_around_a_signal():
     signal, wait = (f"`{call}` at line {line_of(between_blocks, call)}" for call in calls)
     assert cure_of_blocks(("wait", "after")) == (
         f"tc.barrier() would order the two: before {signal} (red.release), which hands on what thread 0 of "
-        "block 0 did"
+        "CTA 0 did"
     )
     assert cure_of_blocks(("before", "wait")) == (
-        f"tc.barrier() would order the two: after {wait} (ld.acquire), where thread 0 of block 1 has waited"
+        f"tc.barrier() would order the two: after {wait} (ld.acquire), where thread 0 of CTA 1 has waited"
     )
 
 
@@ -290,7 +290,7 @@ def test_a_signal_that_no_block_awaits():
 
 def test_a_scope_without_other_blocks():
     assert cure_of_blocks(("before", "wait", "after"), "cta") == (
-        "both are atomic or volatile, but the scope cta has no other blocks: it must be gpu"
+        "both are atomic or volatile, but the scope cta has no other CTAs: it must be gpu"
     )
 
 

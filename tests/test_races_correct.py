@@ -58,7 +58,7 @@ def test_the_last_ticket(each):
 
 @tc.kernel
 def mailbox(x, out, data, flag, fenced: tc.Const):
-    """Block 1 polls relaxed, and resets the flag that it has seen by an ordinary store."""
+    """CTA 1 polls relaxed, and resets the flag that it has seen by an ordinary store."""
     if tc.threadIdx.x == 0:
         if tc.blockIdx.x == 0:
             data[0] = 2 * x[0]
@@ -135,7 +135,7 @@ def test_sizes_of_strong_accesses():
 
 @tc.kernel
 def handed(x, out, data, flag, way: tc.Const):
-    """Block 0 hands a row to block 1, by release patterns and acquire patterns of two accesses."""
+    """CTA 0 hands a row to CTA 1, by release patterns and acquire patterns of two accesses."""
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
         data[t] = 2 * x[t]
@@ -402,7 +402,7 @@ def test_pairs_of_named_barriers_by_chance(kernel):
         run(kernel, 1, 128, np.arange(128, dtype=np.int32), zeros(128))
     assert error.value.loc is not None and error.value.loc.line == line_of(kernel, "# second")
     assert f"test_races_correct.py:{line_of(kernel, '# first')}," in str(error.value)
-    assert "warp 2 of block 0 arrives" in str(error.value) or "warp 3 of block 0 arrives" in str(error.value)
+    assert "warp 2 of CTA 0 arrives" in str(error.value) or "warp 3 of CTA 0 arrives" in str(error.value)
 
 
 @tc.kernel
@@ -444,7 +444,7 @@ def test_arrivals_at_an_mbarrier_that_count_by_chance():
     first, second = (line_of(arrivals_of_two_roles, mark) for mark in ("# first", "# second"))
     assert error.value.loc is not None and error.value.loc.line == second
     assert (
-        f"warp 2 of block 0 arrives here after warp 0 of block 0 arrived for the phase before, at {__file__}:{first}"
+        f"warp 2 of CTA 0 arrives here after warp 0 of CTA 0 arrived for the phase before, at {__file__}:{first}"
         in str(error.value)
     )
 
@@ -459,7 +459,7 @@ def test_arrivals_at_mbarriers_that_no_order_changes(apart, order):
 
 @tc.kernel
 def arrivals_of_a_peer(x, out):
-    """Both blocks hand words to block 0 in two rounds; block 1 goes on when block 0 has taken them."""
+    """Both blocks hand words to CTA 0 in two rounds; CTA 1 goes on when CTA 0 has taken them."""
     tc.launch_bounds(32)
     tc.cluster_size(2)
     tile, full, empty = tc.shared((2, 2, 32), tc.s32), tc.mbarriers(1)[0], tc.mbarriers(1)[0]

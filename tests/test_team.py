@@ -35,7 +35,7 @@ def test_parts_are_in_order_and_miss_nothing(monkeypatch):
         mask = np.arange(9) % 2 == 0
         some = four.share_mask(mask, 1, lambda part, number: np.flatnonzero(part).tolist())
         assert some == [[0], [2], [4], [6, 8]]
-        assert four.share_blocks(64, 32, 1, lambda *given: given) == [(0, 32, 0), (32, 64, 1)]
+        assert four.share_ctas(64, 32, 1, lambda *given: given) == [(0, 32, 0), (32, 64, 1)]
 
 
 @pytest.mark.parametrize("granted", [0, 1, 3])
@@ -134,5 +134,5 @@ def beyond(x: tc.Array, y: tc.Array):  # type: ignore[no-untyped-def]
 
 def test_the_first_error_in_a_step_is_reported(cores):
     x, y = np.zeros(2048, np.float32), np.zeros(1300, np.float32)
-    with pytest.raises(TensorCoreError, match=r"index 1300 .*block \(10,0,0\), thread \(20,0,0\)"):
+    with pytest.raises(TensorCoreError, match=r"index 1300 .*CTA \(10,0,0\), thread \(20,0,0\)"):
         beyond.emulator("sm_90a")[16, 128](x, y)

@@ -146,7 +146,7 @@ def test_only_the_first_blocks_are_recorded():
         out[tc.blockIdx.x, tc.threadIdx.x] = x[tc.blockIdx.x, tc.threadIdx.x]
 
     report, timeline = timeline_of(copied, 8, 32, x, out, blocks=2)
-    assert (timeline.recording.blocks, timeline.recording.grid) == (2, 8)
+    assert (timeline.recording.ctas, timeline.recording.grid) == (2, 8)
     assert 4 * timeline.recording.bytes["global", "load"] == report.bytes["global", "load"]
     assert np.array_equal(out, x[:, :32])
 
@@ -176,17 +176,17 @@ def test_bank_conflicts_cost_time():
     free, conflicts = (strided_timeline(stride)[1] for stride in (33, 32))
     more = conflicts.replay.sms[0].shared.busy - free.replay.sms[0].shared.busy
     assert more == 64 * 31
-    assert conflicts.block_cycles > free.block_cycles + 1000
+    assert conflicts.cta_cycles > free.cta_cycles + 1000
 
 
 def test_a_pipeline_is_faster_than_its_twin():
-    alone, pipelined = (sums_timeline(stages)[1].block_cycles for stages in (1, 4))
+    alone, pipelined = (sums_timeline(stages)[1].cta_cycles for stages in (1, 4))
     assert alone > 2 * pipelined
 
 
 def test_more_stages_hide_more_latency():
     two, four = (gemm_timeline(HopperConfig(64, 64, stages=n))[1] for n in (2, 4))
-    assert two.block_cycles > 1.3 * four.block_cycles
+    assert two.cta_cycles > 1.3 * four.cta_cycles
 
 
 def test_the_tensor_cores_take_the_time_of_the_products(gemm):
@@ -194,20 +194,20 @@ def test_the_tensor_cores_take_the_time_of_the_products(gemm):
     least = 64 * 64 * 512 / SM_90A["wgmma_rate"].value
     assert timeline.replay.sms[0].product_cycles == pytest.approx(least)
     assert timeline.recording.multiplications() == 64 * 64 * 512
-    assert timeline.block_cycles > least
+    assert timeline.cta_cycles > least
 
 
 def test_resident_blocks_share_the_units():
     _, alone = strided_timeline(1)
     several = alone.assuming(resident=4)
-    assert alone.block_cycles < several.block_cycles < 4 * alone.block_cycles
+    assert alone.cta_cycles < several.cta_cycles < 4 * alone.cta_cycles
     assert len(several.replay.warps) == 4
 
 
 def test_a_cluster_loads_less():
     _, alone = gemm_timeline(HopperConfig(64, 64, stages=4))
     _, pair = gemm_timeline(HopperConfig(64, 64, stages=4, cluster_m=2))
-    assert pair.recording.blocks == 2
+    assert pair.recording.ctas == 2
     per_block = pair.recording.bytes["global", "load"] / 2
     assert per_block == 0.75 * alone.recording.bytes["global", "load"]
 
@@ -219,7 +219,7 @@ def test_waves_of_a_large_grid(gemm):
     try:
         recording.grid = 2 * 132 + 1
         assert timeline.waves == 3
-        assert timeline.cycles > 3 * timeline.block_cycles
+        assert timeline.cycles > 3 * timeline.cta_cycles
     finally:
         recording.grid = 1
 
@@ -276,7 +276,7 @@ def test_the_trace_is_what_perfetto_opens(gemm, tmp_path):
     assert {e["ph"] for e in events} == {"M", "X", "b", "e", "C"}
     tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert {"warp 0", "warp 4", "tensor cores"} <= tracks
-    end = timeline.block_cycles / SM_90A["clock"].value * 1e6
+    end = timeline.cta_cycles / SM_90A["clock"].value * 1e6
     for event in events:
         assert isinstance(event["pid"], int)
         if event["ph"] == "X":

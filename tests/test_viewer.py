@@ -155,14 +155,14 @@ def test_the_timeline_has_tensor_cores_and_copies():
     source = Path(path).read_text().splitlines()
     assert "wgmma_async" in source[int(product.rpartition(":")[2]) - 1]
     occupancy = next(text for name, _, text in shown["numbers"] if name == "occupancy")
-    assert occupancy.startswith("1 block of 384 threads on an SM, 12 of 64 warps")
+    assert occupancy.startswith("1 CTA of 384 threads on an SM, 12 of 64 warps")
 
 
 @pytest.mark.parametrize(
     "threads, shared, registers, least",
     [
         (256, 0, 32, ("threads", 8)),
-        (32, 0, 16, ("blocks", 32)),
+        (32, 0, 16, ("CTAs", 32)),
         (128, 100 * 1024, 32, ("shared memory", 2)),
         (256, 0, 128, ("registers", 2)),
         (384, 0, 168, ("registers", 1)),  # 5376 of a warp: 3 warps in each of the 4 partitions

@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1  # of `CheckResult.as_dict`; docs/static/check.schema.json de
 
 # as Chunk.describe and Chunk.unit_name name who made a mistake, and as checks of indices do
 _INDEX = r"(?:\d+|\([\d, ]+\))"
-_WHO = re.compile(rf"(?:thread|warp|warpgroup) {_INDEX} of block {_INDEX}|block {_INDEX}, thread {_INDEX}")
+_WHO = re.compile(rf"(?:thread|warp|warpgroup) {_INDEX} of CTA {_INDEX}|CTA {_INDEX}, thread {_INDEX}")
 _BYTES = re.compile(r"(?:global|shared) [\w. ]+ of \d+ bytes at 0x[0-9a-f]+")
 _WARNINGS = (RaceWarning, PerformanceWarning)
 
@@ -42,7 +42,7 @@ class Place:
     file, line, column : str and int, or None
         In the source; None if unknown. Lines and columns count from 1, columns in characters.
     who : str
-        "thread 3 of block 0"; "" if the message names nobody.
+        "thread 3 of CTA 0"; "" if the message names nobody.
     """
 
     kernel: str
@@ -63,13 +63,13 @@ class Place:
         return cls(kernel, loc.filename, loc.line, column, who)
 
     @property
-    def block(self) -> list[int] | None:
-        """The index (x, y, z) of the block; None if the message names none."""
-        return self._index("block")
+    def cta(self) -> list[int] | None:
+        """The index (x, y, z) of the CTA; None if the message names none."""
+        return self._index("CTA")
 
     @property
     def thread(self) -> list[int] | None:
-        """The index (x, y, z) of the thread in its block; None if the message names none."""
+        """The index (x, y, z) of the thread in its CTA; None if the message names none."""
         return self._index("thread")
 
     def _index(self, what: str) -> list[int] | None:
@@ -78,8 +78,8 @@ class Place:
         return [int(n) for n in [*numbers, 0, 0][:3]] if numbers else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The attributes, the block and the thread."""
-        return {**vars(self), "block": self.block, "thread": self.thread}
+        """The attributes, the CTA and the thread."""
+        return {**vars(self), "cta": self.cta, "thread": self.thread}
 
 
 @dataclass

@@ -83,8 +83,8 @@ class _Group:
             partial(launch.again, [next(copies) for _ in arguments], orders[(seed + i) % len(orders)])
             for i, (launch, arguments) in enumerate(zip(self.launches, self.arguments, strict=True))
         ]
-        blocks = [prod(launch.config.grid) for launch in self.launches]
-        interleaving = Interleaving(blocks, seed)
+        ctas = [prod(launch.config.grid) for launch in self.launches]
+        interleaving = Interleaving(ctas, seed)
         error = interleaving.run(jobs)
         if isinstance(error, EmulationError) and not isinstance(error, DebuggerQuit):
             exploration.error = error

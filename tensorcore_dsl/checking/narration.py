@@ -24,7 +24,7 @@ def base_text(order: int | str) -> str:
 def switch_texts(journal: Journal) -> list[str]:
     """For each switch that was reached: who stops where, and who runs until he goes on.
 
-    `warp 0 of block 0 waits before k.py:29 while warp 2 of block 0 runs from k.py:29 to k.py:31`.
+    `warp 0 of CTA 0 waits before k.py:29 while warp 2 of CTA 0 runs from k.py:29 to k.py:31`.
     """
     texts = []
     for start, event in enumerate(journal.events):

@@ -13,7 +13,7 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule, Switch, is_divisible
 
-BLOCKS = 4  # blocks whose warps stop: those of a launch are alike
+CTAS = 4  # CTAs whose warps stop: those of a launch are alike
 LANES = ((16, WARP - 1), (1, WARP - 1), (0, 0))  # parts of a warp that stop, in systematic orders
 MAX_SWITCHES = 3  # of drawn schedules
 
@@ -62,29 +62,29 @@ def _drawn(journal: Journal) -> Iterator[Schedule]:
         random = np.random.default_rng((seed, len(points)))
         switches = []
         for _ in range(random.integers(1, MAX_SWITCHES + 1)):
-            block, warp, point, divisible = points[int(random.integers(len(points)))]
+            cta, warp, point, divisible = points[int(random.integers(len(points)))]
             lanes = (0, WARP - 1)
             if divisible and random.random() < 0.5:
                 first, last = np.sort(random.integers(0, WARP, 2))
                 lanes = int(first), int(last)
-            switches.append(Switch(block, warp, point, lanes))
+            switches.append(Switch(cta, warp, point, lanes))
         yield Schedule(f"drawn{seed}", tuple(switches))
 
 
 def _points(journal: Journal) -> list[tuple[int, int, int, bool]]:
-    """(block, warp, point, may its lanes be apart there) of every point."""
-    return [(block, warp, point, divisible) for block, warp, point, _, divisible in _all(journal)]
+    """(cta, warp, point, may its lanes be apart there) of every point."""
+    return [(cta, warp, point, divisible) for cta, warp, point, _, divisible in _all(journal)]
 
 
 def _all(journal: Journal) -> Iterator[tuple[int, int, int, int, bool]]:
-    """(block, warp, point, step, divisible) of every point of the first blocks and the last one."""
+    """(cta, warp, point, step, divisible) of every point of the first CTAs and the last one."""
     last = max((first + chunk.geometry.ctas - 1 for first, chunk in journal.chunks.items()), default=0)
     for event in journal.events:
         chunk, at = journal.chunks[event.chunk], event.step
-        block = event.chunk + event.thread // chunk.group
-        if event.kind == "point" and (block < BLOCKS - 1 or block == last):
+        cta = event.chunk + event.thread // chunk.group
+        if event.kind == "point" and (cta < CTAS - 1 or cta == last):
             warp = event.thread % chunk.group // WARP
-            yield block, warp, event.number, at, is_divisible(chunk.program.steps[at])
+            yield cta, warp, event.number, at, is_divisible(chunk.program.steps[at])
 
 
 def _switches(journal: Journal) -> list[Switch]:
@@ -92,15 +92,15 @@ def _switches(journal: Journal) -> list[Switch]:
     first: dict[tuple[int, int, int], int] = {}
     last: dict[tuple[int, int, int], int] = {}
     apart: dict[int, bool] = {}
-    for block, warp, point, at, divisible in _all(journal):
-        first.setdefault((block, warp, at), point)
-        last[block, warp, at] = point
+    for cta, warp, point, at, divisible in _all(journal):
+        first.setdefault((cta, warp, at), point)
+        last[cta, warp, at] = point
         apart[at] = divisible
     switches: dict[Switch, None] = {}
     for key, point in (*first.items(), *last.items()):
-        block, warp, at = key
+        cta, warp, at = key
         for lanes in ((0, WARP - 1), *(LANES if apart[at] else ())):
-            switches[Switch(block, warp, point, lanes)] = None
+            switches[Switch(cta, warp, point, lanes)] = None
     return list(switches)
 
 

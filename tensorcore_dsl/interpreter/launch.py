@@ -115,7 +115,7 @@ def run(  # noqa: PLR0913
     limit: maximal iterations of a loop in a chunk, summed over groups of threads that run it apart.
     None: a loop ends when about 2**18 iterations have changed registers only.
     cooperative: LaunchError unless the device holds all CTAs at a time.
-    recorder: records the first blocks for a timeline.
+    recorder: records the first CTAs for a timeline.
     queued: the place in a stream, for races with launches that may run at the same time.
     overlap: runs the launch together with others; it is asked before each step.
     devices: each one runs the grid, with its own values of the `PerRank` arguments.
@@ -131,14 +131,14 @@ def run(  # noqa: PLR0913
     most = resident(target, prod(block), shared)
     if cooperative and prod(grid) > most:
         raise LaunchError(
-            f"a cooperative launch of {prod(grid)} blocks: {target} holds at most {most} blocks of "
+            f"a cooperative launch of {prod(grid)} CTAs: {target} holds at most {most} CTAs of "
             f"{prod(block)} threads and {shared} bytes of shared memory at a time"
         )
     if 0 in grid:
         return Report()
     launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
     align = kernel.dynamic if dynamic_shared else 1
-    # Of several devices the clocks cover all blocks, so chunks run one after the other.
+    # Of several devices the clocks cover all CTAs, so chunks run one after the other.
     polls = devices > 1 or any(loop.polls_global_memory for loop in program.loops.values())
     coupled, waits = program.couplings
     launch = _Launch(

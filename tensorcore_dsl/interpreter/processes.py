@@ -239,7 +239,7 @@ class _Worker:
             answer: Report | BaseException = self.answers.recv()
         except (EOFError, ConnectionError):
             answer = EmulationError(
-                f"a process that emulated blocks ended with exit code {self.status()}; is there "
+                f"a process that emulated CTAs ended with exit code {self.status()}; is there "
                 f"enough memory? {VARIABLE}=off uses none"
             )
         self.job = None

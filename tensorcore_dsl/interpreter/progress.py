@@ -11,13 +11,13 @@ PATIENCE = 2.0  # seconds after which a launch counts as long
 
 
 class ProgressLine:
-    """Shows how many blocks of a launch have ended, once it has lasted for PATIENCE seconds.
+    """Shows how many CTAs of a launch have ended, once it has lasted for PATIENCE seconds.
 
     Nothing is shown where stderr is no terminal, or if `quiet`.
     """
 
-    def __init__(self, name: str, blocks: int, quiet: bool = False) -> None:
-        self.name, self.blocks, self.ended = name, blocks, 0
+    def __init__(self, name: str, ctas: int, quiet: bool = False) -> None:
+        self.name, self.ctas, self.ended = name, ctas, 0
         self._bar: Any = None
         self._task: Any = None
         self._lock = Lock()
@@ -40,10 +40,10 @@ class ProgressLine:
             if self._bar is not None:
                 self._bar.stop()
 
-    def advance(self, blocks: int) -> None:
-        """So many more blocks have ended."""
+    def advance(self, ctas: int) -> None:
+        """So many more CTAs have ended."""
         with self._lock:
-            self.ended += blocks
+            self.ended += ctas
             if self._bar is not None:
                 self._bar.update(self._task, completed=self.ended)
 
@@ -57,12 +57,12 @@ class ProgressLine:
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
             self._bar = Progress(
                 *columns,
-                TextColumn("blocks"),
+                TextColumn("CTAs"),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
                 refresh_per_second=2,
             )
-            self._task = self._bar.add_task(f"emulating {self.name}", total=self.blocks)
+            self._task = self._bar.add_task(f"emulating {self.name}", total=self.ctas)
             self._bar.update(self._task, completed=self.ended)
             self._bar.start()

@@ -35,7 +35,7 @@ def format_text(place: str, message: str, error: str) -> str:
 
     error: the name of the class of the error in emulation.
     """
-    where = "(block (%d,%d,%d), thread (%d,%d,%d))"
+    where = "(CTA (%d,%d,%d), thread (%d,%d,%d))"
     return f"{place.replace('%', '%%')}: {_ERRORS[error].__name__}: {message} {where}\n"
 
 

@@ -39,7 +39,7 @@ def breakpoint(condition: Any = True) -> None:
     ...     x[tc.threadIdx.x] = y
     >>> with tc.debugger.script("p y[4]", "c"):
     ...     squares[1, 8](np.arange(8, dtype=np.float32))  # doctest: +ELLIPSIS
-    block 0, warp 0, lanes 4-7
+    CTA 0, warp 0, lanes 4-7
     ...
     16.0
     (tcdb) c
@@ -100,7 +100,7 @@ def assert_(condition: Any, message: str = "the condition does not hold") -> Non
     ...     roots[1, 4](np.array([1, 4, -9, 16], np.float32))
     ... except tc.AssertionFailed as error:
     ...     print(error.message)
-    assertion failed: roots of negative numbers (block (0,0,0), thread (2,0,0))
+    assertion failed: roots of negative numbers (CTA (0,0,0), thread (2,0,0))
     """
     build = builder()
     if has_runtime(message) or hasattr(message, "described"):

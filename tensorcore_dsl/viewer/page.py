@@ -57,8 +57,8 @@ def _launch(seen: Observed) -> str:
     sizes = [" × ".join(str(n) for n in dim if n > 1) or "1" for dim in (seen.config.grid, seen.config.block)]
     cluster = seen.config.cluster or seen.chosen.ir.cluster
     clusters = f", clusters of {prod(cluster)}" if cluster is not None and prod(cluster) > 1 else ""
-    blocks = "block" if sizes[0] == "1" else "blocks"
-    return f"{sizes[0]} {blocks} of {sizes[1]} threads{clusters}"
+    ctas = "CTA" if sizes[0] == "1" else "CTAs"
+    return f"{sizes[0]} {ctas} of {sizes[1]} threads{clusters}"
 
 
 def _arguments(seen: Observed) -> Iterator[str]:
@@ -81,19 +81,19 @@ def _numbers(seen: Observed) -> Iterator[tuple[str, str, str]]:
         yield "registers", "?", str(error)
     else:
         registers = resources.registers
-        yield "registers", _number(registers), f"of a thread; blocks of up to {resources.max_threads} fit"
+        yield "registers", _number(registers), f"of a thread; CTAs of up to {resources.max_threads} fit"
         spills = f"{_number(resources.spill_stores)} / {_number(resources.spill_loads)}"
         spilled = "bytes of spill stores / spill loads of a thread"
         yield "spills", "none" if resources.spills is False else spills, spilled
-    yield "shared memory", f"{shared / 1024:,.1f} KiB", f"of a block; {arch} allows {arch.shared_kib} KiB"
+    yield "shared memory", f"{shared / 1024:,.1f} KiB", f"of a CTA; {arch} allows {arch.shared_kib} KiB"
     if threads is None:
         return
     held = limits(arch, threads, shared, registers)
     least = min(held, key=lambda name: held[name])
     warps, most = held[least] * -(-threads // 32), warps_of(arch)
-    blocks = f"{held[least]} block{'' if held[least] == 1 else 's'}"
+    ctas = f"{held[least]} CTA{'' if held[least] == 1 else 's'}"
     by_limit = ", ".join(f"{name} allow {number}" for name, number in held.items())
-    why = f"{blocks} of {threads} threads on an SM, {warps} of {most} warps; blocks that {by_limit}"
+    why = f"{ctas} of {threads} threads on an SM, {warps} of {most} warps; CTAs that {by_limit}"
     yield "occupancy", f"{warps / most:.0%}", f"{why}; limited by {least}"
 
 
@@ -115,7 +115,7 @@ def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
             counts[_named(line)].setdefault("traffic", []).append([space, verb, *excess])
     if timeline is not None:
         steps, recording = timeline.replay.recording.steps, timeline.recording
-        for warp in timeline.replay.warps[: recording.blocks * recording.warps]:
+        for warp in timeline.replay.warps[: recording.ctas * recording.warps]:
             for (state, at, _), cycles in warp.spent.items():
                 place, *calls = map(_place, _chain(steps[at].loc))
                 spent = counts[place].setdefault("cycles", defaultdict(float))
@@ -154,7 +154,7 @@ def _where(place: Place | None) -> str:
 def _timeline(timeline: Timeline) -> dict[str, Any]:
     """Return the timeline of the first recorded CTA: warps, tensor cores, copies, stages; in cycles."""
     replay, steps = timeline.replay, timeline.recording.steps
-    warps = [warp for warp in replay.warps if warp.block == 0 and warp.steps]
+    warps = [warp for warp in replay.warps if warp.cta == 0 and warp.steps]
 
     def place(at: int) -> str:
         return _place(steps[at].loc)
@@ -169,12 +169,12 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
         }
         for warp in warps
     ]
-    products = [m for m in merged(replay.multiplications) if m.block == 0]
-    copies = sorted(t for t in replay.transfers if t.block == 0)
+    products = [m for m in merged(replay.multiplications) if m.cta == 0]
+    copies = sorted(t for t in replay.transfers if t.cta == 0)
     return {
         "text": str(timeline),
         "cycles": round(replay.end),
-        "warps": len(warps) * timeline.recording.blocks,
+        "warps": len(warps) * timeline.recording.ctas,
         "tracks": tracks,
         "products": [(round(m.start), round(m.end), place(m.at)) for m in products],
         "copies": [(round(t.start), round(t.end), place(t.at), t.bytes, t.kind) for t in copies],

@@ -12,12 +12,12 @@ planted = Planted()
 S8, S32 = dict(dtype=np.int8), dict(dtype=np.int32)
 
 
-@planted.marked(InvalidArithmetic, "division of 0 by 0 (block (0,0,0), thread (0,0,0))", (32,), 0, **S32)
+@planted.marked(InvalidArithmetic, "division of 0 by 0 (CTA (0,0,0), thread (0,0,0))", (32,), 0, **S32)
 def quotient(x, n, mistake: tc.Const):
     x[tc.threadIdx.x] = tc.threadIdx.x // (n if mistake else n + 1)  # here
 
 
-@planted.marked(InvalidArithmetic, "division of 3 by 0 (block (0,0,0), thread (3,0,0))", (32,), 3, **S32)
+@planted.marked(InvalidArithmetic, "division of 3 by 0 (CTA (0,0,0), thread (3,0,0))", (32,), 3, **S32)
 def remainder(x, n, mistake: tc.Const):
     x[tc.threadIdx.x] = tc.threadIdx.x % (tc.threadIdx.x - (n if mistake else 40))  # here
 
@@ -54,7 +54,7 @@ def guarded_by_and(x, n, mistake: tc.Const):
 
 
 @planted.marked(
-    InvalidArithmetic, "shift by -1: counts are 0 or more (block (0,0,0), thread (0,0,0))", (32,), 1, **S32
+    InvalidArithmetic, "shift by -1: counts are 0 or more (CTA (0,0,0), thread (0,0,0))", (32,), 1, **S32
 )
 def negative_count(x, n, mistake: tc.Const):
     x[tc.threadIdx.x] = 1 << (tc.threadIdx.x - (n if mistake else 0))  # here
@@ -62,7 +62,7 @@ def negative_count(x, n, mistake: tc.Const):
 
 @planted.marked(
     InvalidArithmetic,
-    "range(0, 9, 0): the step is 0, with which no range ends (block (0,0,0), thread (4,0,0))",
+    "range(0, 9, 0): the step is 0, with which no range ends (CTA (0,0,0), thread (4,0,0))",
     (32,),
     9,
     **S32,
@@ -75,7 +75,7 @@ def step_of_zero(x, n, mistake: tc.Const):
 @planted.marked(
     InvalidArithmetic,
     "range(2147483641, 2147483647, 4): the index has 32 bits, in which 2147483645 + 4 wraps around, "
-    "so the range does not end there (block (0,0,0), thread (0,0,0))",
+    "so the range does not end there (CTA (0,0,0), thread (0,0,0))",
     (32,),
     2**31 - 1,
     **S32,

@@ -255,7 +255,7 @@ def load(x: Any, row: Any, col: Any) -> None:
 
 @planted.marked(
     OutOfBounds,
-    "the tensor load from argument 'x' by thread 0 of block 0 moves nothing: a box of (64, 64) elements at coordinates (0, 128) lies outside of the array of (64, 100) (innermost axis first)",
+    "the tensor load from argument 'x' by thread 0 of CTA 0 moves nothing: a box of (64, 64) elements at coordinates (0, 128) lies outside of the array of (64, 100) (innermost axis first)",
     (100, 64),
     64,
     **BF16,
@@ -270,7 +270,7 @@ def box_before(x, i, mistake: tc.Const):
 
 
 @planted.marked(
-    OutOfBounds, "the tensor store to argument 'x' by thread 0 of block 1", (100, 64), 64, grid=2, **BF16
+    OutOfBounds, "the tensor store to argument 'x' by thread 0 of CTA 1", (100, 64), 64, grid=2, **BF16
 )
 def stored_box_behind(x, n, mistake: tc.Const):
     tile = tc.shared((64, 64), tc.bf16, swizzle=128)

@@ -89,7 +89,7 @@ def relayed(draw):
     },
 )
 def relay_of_flags(x, out, data, flags, mistake: tc.Const):
-    """Block 0 to block 1 to block 2. In block 1."""
+    """CTA 0 to CTA 1 to CTA 2. In CTA 1."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
         data[t] = 3 * x[t]
@@ -119,8 +119,8 @@ def relay_of_flags(x, out, data, flags, mistake: tc.Const):
 
 @planted(3, 64, relayed, race("data[t] =", "out[t] ="))
 def atomics_continue_a_release(x, out, data, flags, mistake: tc.Const):
-    """Block 1 adds to the flag that block 0 has released, by a relaxed atomic: whoever acquires
-    the sum is behind block 0, too. A store in its place ends that."""
+    """CTA 1 adds to the flag that CTA 0 has released, by a relaxed atomic: whoever acquires
+    the sum is behind CTA 0, too. A store in its place ends that."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
         data[t] = 3 * x[t]

@@ -27,10 +27,10 @@ def neighbours(draw: np.random.Generator) -> Arguments:
     neighbours,
     {
         "no meeting before the loads": error(
-            "value =", says="before the cluster has met .* block 0 may not have started"
+            "value =", says="before the cluster has met .* CTA 0 may not have started"
         ),
         "a barrier of the CTA alone": error(
-            "value =", says="before the cluster has met .* block 0 may not have started"
+            "value =", says="before the cluster has met .* CTA 0 may not have started"
         ),
         "arrived without waiting": error("value ="),
         "relaxed arrival": race("tile[63 - t] = x", "value ="),
@@ -45,9 +45,7 @@ def neighbours(draw: np.random.Generator) -> Arguments:
         "overwritten while peers load": race("tile[63 - t] = 0", "value ="),
         "ends behind its arrival": error("value ="),
         "a rank that does not exist": error("value =", says="rank 4 leaves the cluster, which has 4 CTAs"),
-        "may have ended": error(
-            "value =", says="block 0 may end before block 3 accesses its shared memory here"
-        ),
+        "may have ended": error("value =", says="CTA 0 may end before CTA 3 accesses its shared memory here"),
         "met before the last load": error("peer[t] + tile[t] #2"),
         "last arrival before the last load": error("peer[t] + tile[t] #1"),
         "stores to a peer at the end": error("peer[t] ="),
@@ -135,12 +133,12 @@ def ring_of_numbers(draw: np.random.Generator) -> Arguments:
         "one slot": race(
             "following[slot, t]",
             "value = inbox",
-            says="written here by .* of block 0 .* of block 1 .* read it at",
+            says="written here by .* of CTA 0 .* of CTA 1 .* read it at",
         ),
         "met in every other turn": race(
             "following[slot, t]",
             "value = inbox",
-            says=r"`inbox\[slot, t\]` is read here by .* of block 0 .* of block 3 .* wrote it at line",
+            says=r"`inbox\[slot, t\]` is read here by .* of CTA 0 .* of CTA 3 .* wrote it at line",
         ),
         "read back by a neighbour": race("following[slot, t]", "following[slot, (t + 32) % 64]"),
         "read back by a neighbour lane": race("following[slot, t]", "following[slot, t ^ 1]"),
@@ -197,7 +195,7 @@ def pushed(out, mistake: tc.Const):
         "even lanes arrive for all": race("tile.remote", "total +="),
         "arrives at rank 2": error("tc.emit(ARRIVE, full #2"),
         "may have ended": error(
-            "tc.emit(ARRIVE, empty #2", says="peer CTA gone: thread 0 of block 1 reaches for empty of block 0"
+            "tc.emit(ARRIVE, empty #2", says="peer CTA gone: thread 0 of CTA 1 reaches for empty of CTA 0"
         ),
     },
 )

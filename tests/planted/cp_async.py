@@ -138,7 +138,7 @@ def producer_warp(x, out, mistake: tc.Const):
     _reverse,
     {
         "one warp waits": error("out[64 * part + t]"),
-        "groups differ": error("out[64 * part + t]", says="by thread 63 of block 0. still owns"),
+        "groups differ": error("out[64 * part + t]", says="by thread 63 of CTA 0. still owns"),
     },
 )
 def only_some_wait(x, out, mistake: tc.Const):

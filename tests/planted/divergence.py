@@ -41,7 +41,7 @@ def barrier_by_predicate(x, out, mistake: tc.Const):
     1,
     32,
     mapped(32, lambda x: x[np.arange(16) ^ 1]),
-    error("out[lane] = tc", says="lanes 0-15 of warp 0 of block 0 are here; lanes 16-31 have run to the end"),
+    error("out[lane] = tc", says="lanes 0-15 of warp 0 of CTA 0 are here; lanes 16-31 have run to the end"),
 )
 def shuffle_of_half_a_warp(x, out, mistake: tc.Const):
     """The mask names all lanes, and half of them are here."""

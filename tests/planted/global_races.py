@@ -182,7 +182,7 @@ def handed_over(draw):
     },
 )
 def flag_between_blocks(x, out, data, flags, mistake: tc.Const):
-    """Block 0 hands a row to block 1."""
+    """CTA 0 hands a row to CTA 1."""
     raises = {
         "relaxed store": ".relaxed.gpu",
         "store of cta scope": ".release.cta",
@@ -254,7 +254,7 @@ def chained(draw):
 
 @planted(4, 32, chained, race("data[b, t]", "total +="))
 def chain_with_a_wrong_flag(x, out, data, flags, mistake: tc.Const):
-    """Block b adds its row to that of block b - 1. The mistake waits for the flag of block 0."""
+    """Block b adds its row to that of block b - 1. The mistake waits for the flag of CTA 0."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     total = x[b, t]
     if b > 0:

@@ -18,17 +18,17 @@ EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"
 INVALIDATE = "mbarrier.inval.shared::cta.b64"
 
 TOO_MANY_BYTES = (
-    r"^every thread that is left waits\n  block 0 warps 0: .*\(mbarrier.try_wait.*\n"
+    r"^every thread that is left waits\n  CTA 0 warps 0: .*\(mbarrier.try_wait.*\n"
     r".*for phase 0 \(parity 0\) of empty\[0\] \(initialised at .*: 2 of 2 arrivals are missing\n.*\n"
-    r"  block 0 warps 1-2: .*\(mbarrier.try_wait.*\n"
+    r"  CTA 0 warps 1-2: .*\(mbarrier.try_wait.*\n"
     r".*for phase 0 \(parity 0\) of full\[0\] \(initialised at .*: 16 bytes are missing\n"
 )
 TOO_MANY_ARRIVALS = (
-    r"thread 1 of block 0 arrives 1 times when 0 of 1 arrivals and 512 bytes are pending in phase 0: "
+    r"thread 1 of CTA 0 arrives 1 times when 0 of 1 arrivals and 512 bytes are pending in phase 0: "
     r"initialise it .*, or let fewer .*; one thread announces bytes, as under `if tc.elect\(\)` in one warp"
 )
 BY_EVERY_THREAD = (
-    r"a second time, by thread 1 of block 0 \(first at .*, by thread 0 of block 0 in the same step\); "
+    r"a second time, by thread 1 of CTA 0 \(first at .*, by thread 0 of CTA 0 in the same step\); "
     r"its phase is 0: one thread initialises a barrier, as under `if tc"
 )
 
@@ -292,8 +292,7 @@ def five_lines(draw: np.random.Generator) -> Arguments:
         "a store behind the barrier": race("buffer[0, 63 - t] = 100 #2", "tc.tma_store(map, (i, 0) #2"),
         "overwritten behind the copy": race("buffer[0, 63 - t] = 0", "tc.tma_store(map, (i, 0) #2"),
         "no last wait": error(
-            "tc.tma_store(map, (i, 0) #2",
-            says="block 0 ends while a bulk store of thread 0 .* may still read",
+            "tc.tma_store(map, (i, 0) #2", says="CTA 0 ends while a bulk store of thread 0 .* may still read"
         ),
     },
 )
@@ -534,8 +533,7 @@ def a_line(draw: np.random.Generator) -> Arguments:
         "with no arrivals": error("bar.init(t", says="is to expect 0 arrivals; 1 to 1048575 are allowed"),
         "at half a word": error("bar.init(t"),
         "twice": error(
-            "bar.init(1) #1",
-            says=r"by thread 0 of block 0 \(first at [^,]*\); its phase is 0: mbarrier.inval",
+            "bar.init(1) #1", says=r"by thread 0 of CTA 0 \(first at [^,]*\); its phase is 0: mbarrier.inval"
         ),
         "invalidated before its use": error("bar.arrive_expect_tx", says="^bar is not initialised .thread 0"),
         "never": error("bar.arrive_expect_tx", says="^bar is not initialised .thread 0"),

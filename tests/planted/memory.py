@@ -67,7 +67,7 @@ def _halo(x):
     64,
     mapped(64, _halo),
     {
-        "nothing": error("out[t] =", says="by thread 1 of block 0: nothing has written byte 0x4"),
+        "nothing": error("out[t] =", says="by thread 1 of CTA 0: nothing has written byte 0x4"),
         "one warp": error("out[t] ="),
         "half of each word": error("out[t] ="),
         "sum": error("tc.reduce"),

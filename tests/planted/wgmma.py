@@ -15,7 +15,7 @@ planted = Planted()
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 NO_PROXY_FENCE = (
-    r"the wgmma.mma_async of warpgroup 0 of block 0 reads through the async proxy what thread {} of block 0 .*, "
+    r"the wgmma.mma_async of warpgroup 0 of CTA 0 reads through the async proxy what thread {} of CTA 0 .*, "
     r"without a proxy fence\n.*\n  tc.fence_proxy_async\(\) \(fence.proxy.async\) must come between, best by the writer"
 )
 

@@ -71,12 +71,12 @@ class Positions:
         return self.program.steps[step].instr
 
     def describe(self, thread: int) -> str:
-        """A thread: `thread 3 of block (1, 0)`."""
+        """A thread: `thread 3 of CTA (1, 0)`."""
         g = self.geometry
-        block = self.block_name(thread // self.group)
-        return f"thread {axes_text(g.thread(thread), g.block)} of block {block}"
+        cta = self.cta_name(thread // self.group)
+        return f"thread {axes_text(g.thread(thread), g.block)} of CTA {cta}"
 
-    def block_name(self, cta: int) -> str:
+    def cta_name(self, cta: int) -> str:
         """The index of a CTA of the chunk in the grid."""
         g = self.geometry
         name = axes_text(g.cta(cta * self.group), g.grid)
@@ -87,37 +87,37 @@ class Positions:
         ctas_of: dict[str, list[int]] = {}
         for cta, text in texts:
             ctas_of.setdefault(text, []).append(cta)
-        return [text.replace("{}", self._blocks(ctas)) for text, ctas in ctas_of.items()]
+        return [text.replace("{}", self._cta_names(ctas)) for text, ctas in ctas_of.items()]
 
-    def _blocks(self, ctas: list[int]) -> str:
-        """`block 3`, `blocks 0 to 7` for CTAs in a row, or `blocks 0, 2, 5`."""
+    def _cta_names(self, ctas: list[int]) -> str:
+        """`CTA 3`, `CTAs 0 to 7` for CTAs in a row, or `CTAs 0, 2, 5`."""
         if self.geometry.devices > 1:
-            return self._blocks_of_devices(ctas)
-        names = [self.block_name(cta) for cta in ctas]
+            return self._cta_names_of_devices(ctas)
+        names = [self.cta_name(cta) for cta in ctas]
         if len(names) == 1:
-            return f"block {names[0]}"
+            return f"CTA {names[0]}"
         if ctas[-1] - ctas[0] == len(ctas) - 1:
-            return f"blocks {names[0]} to {names[-1]}"
-        return f"blocks {listing(names, 4)}"
+            return f"CTAs {names[0]} to {names[-1]}"
+        return f"CTAs {listing(names, 4)}"
 
-    def _blocks_of_devices(self, ctas: list[int]) -> str:
-        """`blocks 0, 1 of rank 2`, the ranks with the same blocks together."""
+    def _cta_names_of_devices(self, ctas: list[int]) -> str:
+        """`CTAs 0, 1 of rank 2`, the ranks with the same CTAs together."""
         g = self.geometry
-        blocks: dict[int, list[str]] = {}
+        ctas_of_rank: dict[int, list[str]] = {}
         for cta in ctas:
             name = axes_text(g.cta(cta * self.group), g.grid)
-            blocks.setdefault(int(g.device(cta)), []).append(name)
+            ctas_of_rank.setdefault(int(g.device(cta)), []).append(name)
         ranks: dict[str, list[int]] = {}
-        for rank, names in sorted(blocks.items()):
-            ranks.setdefault(f"block{'s' * (len(names) > 1)} {listing(names, 4)}", []).append(rank)
+        for rank, names in sorted(ctas_of_rank.items()):
+            ranks.setdefault(f"CTA{'s' * (len(names) > 1)} {listing(names, 4)}", []).append(rank)
         texts = (f"{text} of rank{'s' * (len(of) > 1)} {ranges(np.array(of))}" for text, of in ranks.items())
         return " and ".join(texts)
 
     def unit_name(self, first: int, unit: int) -> str:
         """The warp or warpgroup that starts at thread `first`."""
         name = "warp" if unit == WARP else "warpgroup"
-        block = self.block_name(first // self.group)
-        return f"{name} {first % self.group // unit} of block {block}"
+        cta = self.cta_name(first // self.group)
+        return f"{name} {first % self.group // unit} of CTA {cta}"
 
     def warpgroup_name(self, group: int) -> str:
         """Warpgroup number `group` of the chunk."""

@@ -83,7 +83,7 @@ class Geometry:
         return cta // self.cluster_ctas * self.cluster_ctas * self.group
 
     def cta(self, thread: int) -> Dim3:
-        """Block index of a thread of the chunk."""
+        """CTA index of a thread of the chunk."""
         index = self.first + thread // self.group
         cluster, rank = divmod(index, self.cluster_ctas)
         cluster //= self.devices
@@ -96,7 +96,7 @@ class Geometry:
         return (self.first + cta) // self.cluster_ctas % self.devices
 
     def thread(self, thread: int) -> Dim3:
-        """Thread index within its block."""
+        """Thread index within its CTA."""
         return _coordinates(thread % self.group, self.block)
 
 

@@ -36,12 +36,12 @@ def limits(arch: Arch, threads: int, shared: int, registers: int | None = None) 
     _, most_threads, most_ctas, shared_kib = _DEVICES[arch.number]
     warps = -(-threads // 32)
     reserved = _RESERVED if arch.number >= 80 else 0
-    blocks = {"threads": most_threads // (warps * 32), "blocks": most_ctas}
-    blocks["shared memory"] = shared_kib * 1024 // max(shared + reserved, 1)
+    limits = {"threads": most_threads // (warps * 32), "CTAs": most_ctas}
+    limits["shared memory"] = shared_kib * 1024 // max(shared + reserved, 1)
     if registers:
         of_warp = -(-registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
-        blocks["registers"] = _REGISTERS // 4 // of_warp * 4 // warps
-    return blocks
+        limits["registers"] = _REGISTERS // 4 // of_warp * 4 // warps
+    return limits
 
 
 def warps_of(arch: Arch) -> int:

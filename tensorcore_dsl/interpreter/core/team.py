@@ -147,7 +147,7 @@ class Team:
 
         return self.share(len(units), cost, some)
 
-    def share_blocks(
+    def share_ctas(
         self, threads: int, group: int, cost: float, work: Callable[[int, int, int], Any]
     ) -> list[Any]:
         """Share CTAs of `group` threads among cores: `work(first thread, last thread, number)`.

@@ -303,7 +303,7 @@ class Contents:
         inside = (places >= 0) & (places < storage.size)
         places = np.where(inside, places, 0)
         if not storage.size:
-            raise Unreadable("the block has no shared memory")
+            raise Unreadable("the CTA has no shared memory")
         raw = np.ascontiguousarray(storage.data[cta][places])
         good = inside & (storage.shadow[cta][places] != shadow.NEVER)
         values = decoded(raw.view(f"u{size}")[..., 0], view.dtype)

@@ -43,7 +43,7 @@ class Debugger:
         self.plan = Plan()
 
     def visit(self, machine: Machine, mark: Mark, at: int) -> None:
-        if machine is not self.machine:  # the next chunk of blocks
+        if machine is not self.machine:  # the next chunk of CTAs
             self.machine, self.focus, self.plan.wanted = machine, -1, ""
             self.marks = np.full(machine.ctx.threads, -1, np.int64)
         if mark.kind == "assigned":

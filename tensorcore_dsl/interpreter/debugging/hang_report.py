@@ -43,7 +43,7 @@ class HangReport:
     iterations
         Of each loop, by its head.
     pending
-        What is known of blocks that have not started.
+        What is known of CTAs that have not started.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class HangReport:
         return lines[:4] + ["..."] * (len(lines) > 4)
 
     def _not_at(self, cta: int, number: int) -> np.ndarray:
-        """(T,) bool: threads of a block that have not arrived at a named barrier."""
+        """(T,) bool: threads of a CTA that have not arrived at a named barrier."""
         ctx, barriers = self.ctx, self.ctx.barriers
         lanes = np.arange(WARP, dtype=np.uint32)
         arrived = (barriers.lanes[:, number, None] >> lanes & 1).reshape(-1) > 0
@@ -228,11 +228,11 @@ class HangReport:
         return f"; threads of warps {ranges(warps)} have ended"
 
     def _ended(self) -> list[str]:
-        """Threads that have ended in blocks where others still wait."""
+        """Threads that have ended in CTAs where others still wait."""
         ctx = self.ctx
         left = np.logical_or.reduce([group.mask for group in self.groups] or [ctx.alive])
-        blocks = np.repeat(left.reshape(-1, ctx.group).any(axis=1), ctx.group)
-        gone = blocks & ctx.gone & self._exist()
+        ctas = np.repeat(left.reshape(-1, ctx.group).any(axis=1), ctx.group)
+        gone = ctas & ctx.gone & self._exist()
         return [f"  {ctx.warps_text(gone)}: ended"] if gone.any() else []
 
     # -- loops -------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class HangReport:
     # -- the arrows --------------------------------------------------------------------------------
 
     def _arrows(self) -> list[str]:
-        """Who waits for whom, in the first block that waits."""
+        """Who waits for whom, in the first CTA that waits."""
         ctx = self.ctx
         waiting = [g for g in self.groups if g.state == "waits"]
         if not waiting:

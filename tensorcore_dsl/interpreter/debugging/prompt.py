@@ -372,10 +372,10 @@ class Prompt(cmd.Cmd):
             self._say(f"*** lanes are 0 to 31, not {argument!r}")
 
     def do_warp(self, argument: str) -> None:
-        """warp N: look at warp N of the block."""
+        """warp N: look at warp N of the CTA."""
         per = self.ctx.group // WARP
         if not argument.isdigit() or int(argument) >= per:
-            self._say(f"*** warps of the block are 0 to {per - 1}, not {argument!r}")
+            self._say(f"*** warps of the CTA are 0 to {per - 1}, not {argument!r}")
             return
         first = self.view.thread // self.ctx.group * self.ctx.group + int(argument) * WARP
         self._look(first, True)
@@ -395,12 +395,12 @@ class Prompt(cmd.Cmd):
         if len(indices) == 2:
             ctas = [geometry.cta(c * self.ctx.group) for c in range(geometry.ctas)]
             if indices[0] not in ctas:
-                self._say(f"*** block {indices[0]} does not run now: blocks {ctas[0]} to {ctas[-1]} do")
+                self._say(f"*** CTA {indices[0]} does not run now: CTAs {ctas[0]} to {ctas[-1]} do")
                 return
             cta = ctas.index(indices[0])
         (x, y, z), (nx, ny, _) = indices[-1], geometry.block
         if any(i >= n for i, n in zip(indices[-1], geometry.block, strict=True)):
-            self._say(f"*** thread {indices[-1]} does not exist: the block is {geometry.block}")
+            self._say(f"*** thread {indices[-1]} does not exist: the size of a CTA is {geometry.block}")
             return
         self._look(cta * self.ctx.group + x + nx * (y + ny * z), False)
 
@@ -433,7 +433,7 @@ class Prompt(cmd.Cmd):
     # -- threads and barriers ------------------------------------------------------------------
 
     def do_warps(self, argument: str) -> None:
-        """warps [all]: where the warps of this block (of all running blocks) are, and what they
+        """warps [all]: where the warps of this CTA (of all running CTAs) are, and what they
         wait for."""
         ctx = self.ctx
         own_cta = self.view.thread // ctx.group
@@ -448,7 +448,7 @@ class Prompt(cmd.Cmd):
             self._say(f"{cells}  {row[3]}".rstrip())
 
     def do_barriers(self, _: str) -> None:
-        """barriers: the named barriers in use and the mbarriers of this block."""
+        """barriers: the named barriers in use and the mbarriers of this CTA."""
         ctx, cta = self.ctx, self.view.thread // self.ctx.group
         used = np.flatnonzero(ctx.barriers.expected[cta])
         texts = [self.waits.named_barrier(cta, int(number)) for number in used]

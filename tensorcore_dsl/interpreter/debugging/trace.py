@@ -18,7 +18,7 @@ from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Kernel, Mark, walk
 
-# Names of variables, each with the threads of a block that are recorded; None: all.
+# Names of variables, each with the threads of a CTA that are recorded; None: all.
 Traced = Union[Sequence[str], Mapping[str, "int | Sequence[int] | None"]]
 _NUMBERS = {bool: np.bool_, int: np.int64, float: np.float32}  # known at compile time
 
@@ -31,10 +31,10 @@ class TraceRecord:
     ----------
     step : int
         Its place in the order of execution.
-    block : Dim3
-        The index of the block.
+    cta : Dim3
+        The index of the CTA.
     threads : array
-        Numbers in the block of the threads that assigned it.
+        Numbers in the CTA of the threads that assigned it.
     value
         Of a scalar, an array with an element for each of `threads`; of a fragment, its matrix, and of a
         tile, its elements, masked where unwritten.
@@ -45,14 +45,14 @@ class TraceRecord:
     line: int
     filename: str
     function: str
-    block: Dim3
-    block_name: str
+    cta: Dim3
+    cta_name: str
     warp: int
     threads: np.ndarray
     value: Any
 
     def __str__(self) -> str:
-        where = f"block {self.block_name} warp {self.warp} lanes {ranges(self.threads % WARP)}"
+        where = f"CTA {self.cta_name} warp {self.warp} lanes {ranges(self.threads % WARP)}"
         return f"{self.filename}:{self.line} {where}: {self.name} = {shown(self.value, 64)}"
 
 
@@ -62,12 +62,10 @@ class Trace:
 
     records: list[TraceRecord] = field(default_factory=list)
 
-    def of(self, name: str, *, block: Dim3 | int | None = None, warp: int | None = None) -> list[TraceRecord]:
-        """The records of one variable, of one block or warp."""
-        block = (block, 0, 0) if isinstance(block, int) else block
-        return [
-            r for r in self.records if r.name == name and block in (None, r.block) and warp in (None, r.warp)
-        ]
+    def of(self, name: str, *, cta: Dim3 | int | None = None, warp: int | None = None) -> list[TraceRecord]:
+        """The records of one variable, of one CTA or warp."""
+        cta = (cta, 0, 0) if isinstance(cta, int) else cta
+        return [r for r in self.records if r.name == name and cta in (None, r.cta) and warp in (None, r.warp)]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -85,9 +83,9 @@ class Trace:
         """A table with a row for each record."""
         if not self.records:
             return "no variable of the trace was assigned"
-        head = ("line", "block", "warp", "lanes", "variable")
+        head = ("line", "CTA", "warp", "lanes", "variable")
         rows = [
-            (str(r.line), r.block_name, str(r.warp), ranges(r.threads % WARP), r.name) for r in self.records
+            (str(r.line), r.cta_name, str(r.warp), ranges(r.threads % WARP), r.name) for r in self.records
         ]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = [_row(head, widths, "value")]
@@ -122,14 +120,14 @@ class Recorder:
                     self._record(machine, mark, name, part)
 
     def check(self, kernel: Kernel, block: Dim3) -> None:
-        """ArgumentError for a name that the kernel never assigns, or a thread that no block has."""
+        """ArgumentError for a name that the kernel never assigns, or a thread that no CTA has."""
         for name, numbers in self.wanted.items():
             if numbers is None:
                 continue
             outside = numbers[(numbers < 0) | (numbers >= prod(block))]
             if len(outside):
                 raise ArgumentError(
-                    f"trace={{{name!r}: ...}}: a block has threads 0 to {prod(block) - 1}, not {outside[0]}"
+                    f"trace={{{name!r}: ...}}: a CTA has threads 0 to {prod(block) - 1}, not {outside[0]}"
                 )
         marks = [n for n in walk(kernel.body) if isinstance(n, Mark) and n.kind == "assigned"]
         names = frozenset().union(*(mark.names for mark in marks))
@@ -158,7 +156,7 @@ class Recorder:
                 loc.filename if loc else "",
                 scope.function,
                 ctx.geometry.cta(first),
-                ctx.block_name(first // ctx.group),
+                ctx.cta_name(first // ctx.group),
                 first % ctx.group // WARP,
                 threads % ctx.group,
                 value,
@@ -182,7 +180,7 @@ def _wanted(traced: Traced) -> dict[str, np.ndarray | None]:
         numbers = None if threads is None else np.atleast_1d(np.asarray(threads))
         if numbers is not None and (numbers.dtype.kind not in "iu" or numbers.ndim != 1):
             raise ArgumentError(
-                f"trace={{{name!r}: ...}} takes the numbers of threads in a block (an integer, a "
+                f"trace={{{name!r}: ...}} takes the numbers of threads in a CTA (an integer, a "
                 f"range, a list) or None for all, not {threads!r}"
             )
         wanted[name] = numbers

@@ -97,14 +97,14 @@ class Viewpoint:
         return Contents(self.machine.ctx, registers, threads, self.here, single)
 
     def described(self) -> str:
-        """`block 0, warp 1, lanes 0-15`."""
+        """`CTA 0, warp 1, lanes 0-15`."""
         ctx = self.machine.ctx
-        block = f"block {ctx.block_name(self.thread // ctx.group)}"
+        cta = f"CTA {ctx.cta_name(self.thread // ctx.group)}"
         warp = f"warp {self.thread % ctx.group // WARP}"
         if not self.whole_warp:
-            return f"{block}, {warp}, lane {self.thread % WARP}"
+            return f"{cta}, {warp}, lane {self.thread % WARP}"
         lanes = np.flatnonzero(self.here[self.warp])
-        return f"{block}, {warp}, {'lane' if len(lanes) == 1 else 'lanes'} {ranges(lanes)}"
+        return f"{cta}, {warp}, {'lane' if len(lanes) == 1 else 'lanes'} {ranges(lanes)}"
 
     def moved(self, **changes: Any) -> Viewpoint:
         return replace(self, **changes)

@@ -1,4 +1,4 @@
-"""Positions and waits of the warps of a block."""
+"""Positions and waits of the warps of a CTA."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Waits:
 
     def rows(self, first: int) -> Iterator[tuple[str, ...]]:
         ctx, part = self.ctx, slice(first, first + WARP)
-        name = f"block {ctx.block_name(first // ctx.group)}", f"warp {first % ctx.group // WARP}"
+        name = f"CTA {ctx.cta_name(first // ctx.group)}", f"warp {first % ctx.group // WARP}"
 
         def row(mask: np.ndarray, what: str) -> Iterator[tuple[str, ...]]:
             lanes = np.flatnonzero(mask[part])

@@ -236,7 +236,7 @@ class Machine:
         ctx = self.ctx
         try:
             with np.errstate(all="ignore"):
-                while ctx.cohorts or self._start_blocks():
+                while ctx.cohorts or self._start_ctas():
                     at, cohort = self._select()
                     self.rounds, self.budget = cohort.rounds, cohort.budget
                     self.asked = at if cohort.blocked else -1
@@ -248,12 +248,12 @@ class Machine:
             raise ctx.sanitizer.detector.doubt
         return ctx.tally.report(ctx.program.steps)
 
-    def _start_blocks(self) -> bool:
+    def _start_ctas(self) -> bool:
         """Start as many CTAs as have room beside the running ones; return whether one started."""
         ctx, size = self.ctx, self.ctx.clusters.size
         if self.started == ctx.geometry.ctas:
             return False
-        room = (self.resident - self._running_blocks()) // size * size
+        room = (self.resident - self._running_ctas()) // size * size
         first, self.started = self.started, min(self.started + max(room, 0), ctx.geometry.ctas)
         if self.started == first:
             return False
@@ -263,7 +263,7 @@ class Machine:
         self._put(0, Cohort(mask, rounds))
         return True
 
-    def _running_blocks(self) -> int:
+    def _running_ctas(self) -> int:
         """CTAs that have started and not ended."""
         ended = np.all(self.ctx.gone.reshape(-1, self.ctx.group), axis=1)
         return self.started - int(np.count_nonzero(ended[: self.started]))
@@ -286,14 +286,14 @@ class Machine:
         ctx = self.ctx
         if self.scheduler is not None:
             chosen = self.scheduler.select(ctx)
-            if chosen is None and self._start_blocks():
+            if chosen is None and self._start_ctas():
                 chosen = self.scheduler.select(ctx)
             return chosen or self._refuse_deadlock()
         cohorts = ctx.cohorts.items()
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
         if not ready:
             ready = [(c.rounds, at) for at, c in cohorts if c.progress < ctx.progress]
-        if not ready and self._start_blocks():
+        if not ready and self._start_ctas():
             ready = [(self.ctx.cohorts[0].rounds, 0)]
         if not ready:
             self._refuse_deadlock()
@@ -369,7 +369,7 @@ class Machine:
             raise KeyboardInterrupt
         self.budget -= 1
         why = self.watchdog.count_iteration(head)
-        if why and not self._start_blocks():
+        if why and not self._start_ctas():
             self._refuse_loop(head, why)
         if self.budget % SLICE and not why:
             return False
@@ -378,7 +378,7 @@ class Machine:
         polls = ctx.reads > reads and ctx.writes == writes
         polls = polls or self.watchdog.repeats_all(ctx.mask)
         if polls:
-            self._start_blocks()
+            self._start_ctas()
         if not ctx.cohorts or not (polls or self.budget <= 0):
             return bool(why)
         self.rounds, self.budget = self.rounds + 1, 0
@@ -463,15 +463,15 @@ class Machine:
         return HangReport(ctx, self.registers, groups, watchdog.iterations, self._pending()).text()
 
     def _pending(self) -> str:
-        """Describe the blocks that have not started."""
+        """Describe the CTAs that have not started."""
         ctx, g = self.ctx, self.ctx.geometry
         grid, here = prod(g.grid), (g.first + self.started) // g.devices
         if here == grid:
             return ""
-        text = f"blocks {here} to {grid - 1} have not started"
-        if self._running_blocks() + ctx.clusters.size > self.resident:
+        text = f"CTAs {here} to {grid - 1} have not started"
+        if self._running_ctas() + ctx.clusters.size > self.resident:
             return (
-                f"{text}: {ctx.arch} holds at most {self.resident // g.devices} of these blocks at a "
+                f"{text}: {ctx.arch} holds at most {self.resident // g.devices} of these CTAs at a "
                 "time, and none of those that are there ends"
             )
         return f"{text}: the emulator starts them when those before them have ended"

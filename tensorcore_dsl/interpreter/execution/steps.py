@@ -296,7 +296,7 @@ def entered(index: int, stop: int, step: int, kind: Any, to_end: bool) -> Run:
     def refuse(machine: Machine, thread: int, text: str) -> NoReturn:
         of, called = machine.ctx.geometry, ", ".join(map(str, bounds(machine, thread)))
         block, number = (",".join(map(str, place(thread))) for place in (of.cta, of.thread))
-        raise InvalidArithmetic(f"range({called}): {text} (block ({block}), thread ({number}))")
+        raise InvalidArithmetic(f"range({called}): {text} (CTA ({block}), thread ({number}))")
 
     def run(machine: Machine) -> None:
         registers, mask = machine.registers.values, machine.ctx.mask

@@ -216,7 +216,7 @@ class Watchdog(EagerDict):
         return bool(far[here].all())
 
     def _present(self, mask: np.ndarray) -> np.ndarray:
-        """`mask` and all other threads that run or wait, without blocks that have not started."""
+        """`mask` and all other threads that run or wait, without CTAs that have not started."""
         here = mask.copy()
         for cohort in self.ctx.cohorts.values():
             here |= cohort.mask

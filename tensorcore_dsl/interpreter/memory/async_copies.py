@@ -231,6 +231,6 @@ class AsyncCopies:
             copies_finish(addresses, due, self.globals.table, shared, size, first, last)
 
         cost = ACCESS_COST * len(copies)
-        self.shared.team.share_blocks(due.size, self.chunk.group, cost, finish)
+        self.shared.team.share_ctas(due.size, self.chunk.group, cost, finish)
         for copy in copies:
             self._note(copy, due & ~copy.noted, CHECK | NOTE)

@@ -81,8 +81,8 @@ class AsyncStores:
             target, barrier = (clusters.peer(own, a >> CLUSTER_SHIFT, who) for a in (address, at))
             what = f"an asynchronous write of {who} to shared {address & OFFSET:#x}"
             if barrier != target:
-                place, there = chunk.block_name(target), chunk.block_name(barrier)
-                raise EmulationError(f"{what} of block {place}: its mbarrier is in block {there}")
+                place, there = chunk.cta_name(target), chunk.cta_name(barrier)
+                raise EmulationError(f"{what} of CTA {place}: its mbarrier is in CTA {there}")
             if clusters.size == 1 or (others and target == own):
                 needed = "another CTA" if others else "a cluster of more than one CTA"
                 raise EmulationError(f"{what} stays in its CTA: it needs {needed}")

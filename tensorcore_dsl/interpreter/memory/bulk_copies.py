@@ -262,7 +262,7 @@ class BulkCopies:
                 f"{chunk.describe(thread)} stays in its CTA: another one is needed"
             )
         real = self.storage.data.ctypes.data + cta * self.storage.size + start
-        box = TensorBox.contiguous(f"shared memory of block {chunk.block_name(cta)}", real, size)
+        box = TensorBox.contiguous(f"shared memory of CTA {chunk.cta_name(cta)}", real, size)
         self._read(thread, box, start, BULK_ALIGN, copies=False)
         self._load(thread, box, dst, bar, None, BULK_ALIGN, start)
         if self.sanitizer.proxies.tracked:
@@ -413,8 +413,8 @@ class BulkCopies:
             there = clusters.peer(own, ranks[0], who)
             if clusters.peer(own, barrier >> CLUSTER_SHIFT, who) != there:
                 raise EmulationError(
-                    f"a bulk load goes to shared {target & OFFSET:#x} of block "
-                    f"{self.chunk.block_name(there)}, its mbarrier is not there ({who})"
+                    f"a bulk load goes to shared {target & OFFSET:#x} of CTA "
+                    f"{self.chunk.cta_name(there)}, its mbarrier is not there ({who})"
                 )
         else:
             bits = scalar(mask, thread)
@@ -502,8 +502,8 @@ class BulkCopies:
         what = f"a bulk {verb} of {box.name} by {chunk.describe(thread)}"
         if code == shadow.OUTSIDE:
             raise OutOfBounds(
-                f"{what} reaches shared {address:#x}; block "
-                f"{chunk.block_name(cta)} has {self.storage.size:#x} bytes"
+                f"{what} reaches shared {address:#x}; CTA "
+                f"{chunk.cta_name(cta)} has {self.storage.size:#x} bytes"
             )
         if code == shadow.UNFENCED:
             raise EmulationError(f"{what} reads shared {address:#x}, " + proxies.unfenced_store(cta, address))

@@ -1,6 +1,6 @@
 """Tensor maps in global memory that kernels make by tensormap.replace (PTX manual 9.7.9.28).
 
-A tensor copy reads its map through a proxy of its own. What a block copies by must be what it has
+A tensor copy reads its map through a proxy of its own. What a CTA copies by must be what it has
 acquired last by a fence of this proxy, and nobody may acquire a map that was changed since its
 release.
 """
@@ -113,7 +113,7 @@ class MapObjects:
         elif known != data:
             raise EmulationError(
                 f"a tensor copy of {who} uses the tensor map at {address:#x}, whose bytes its "
-                f"block has not acquired: {advice.TENSORMAP_ACQUIRE} of this address comes behind "
+                f"CTA has not acquired: {advice.TENSORMAP_ACQUIRE} of this address comes behind "
                 "the last change (PTX manual, 9.7.13.4)"
             )
         axes, kind = int(fields["rank"]) + 1, int(fields["elemtype"])

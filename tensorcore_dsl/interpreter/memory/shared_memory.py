@@ -192,5 +192,5 @@ class ClusterMemory(SharedMemory):
             self.clusters.refuse_gone(cta, f"shared {start:#x}", who)
         what = f"{verb} of {size} bytes at {start:#x}"
         if cta != own:
-            what = f"::cluster {what} of block {self.chunk.block_name(cta)}"
+            what = f"::cluster {what} of CTA {self.chunk.cta_name(cta)}"
         self.refuse_access(code, cta, start, size, f"shared{'' if cta != own else ' '}{what} by {who}")

@@ -161,7 +161,7 @@ def execute(
             failed = [some(0, ctx.threads, 0)]
         machine.witness.tell(int(frames[0].mistake[layouts.POSITION]))
     else:
-        failed = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
+        failed = ctx.cta_team.share_ctas(ctx.threads, ctx.group, cost, some)
     used = [frames[number] for number in range(len(failed))]
     if machine.rest.errors:
         raise machine.rest.errors.pop()

@@ -206,7 +206,7 @@ class ProxyFences:
                 row = int(np.argmax(read.ctas == cta))
                 what = self._describe(read, row, read.step)
                 raise EmulationError(
-                    f"block {self.chunk.block_name(cta)} ends while {what} may still read its "
+                    f"CTA {self.chunk.cta_name(cta)} ends while {what} may still read its "
                     f"shared memory: {self._advice(read, row)}",
                     self.chunk.loc(read.step),
                 )
@@ -334,8 +334,7 @@ class CopiesInFlight:
     def leave(self, cta: int) -> None:
         """A CTA ends: no load to it may be in flight."""
         for flight in self.rows[self.rows[:, CTA] == cta]:
-            block = self.chunk.block_name(cta)
-            text = f"block {block} ends while {self._describe(flight)}"
+            text = f"CTA {self.chunk.cta_name(cta)} ends while {self._describe(flight)}"
             raise EmulationError(text, self.chunk.loc(int(flight[STEP])))
 
     def owner(self, cta: int, address: int) -> str:

@@ -255,7 +255,7 @@ class EarlierFinding(Finding):
                 f"call tc.griddep_wait() in {earlier.between}, or launch {second} without pdl=True",
             ]
         why = (
-            f"{second} is launched with pdl=True: it starts when all blocks of {first} have called "
+            f"{second} is launched with pdl=True: it starts when all CTAs of {first} have called "
             "tc.griddep_launch_dependents() or ended"
         )
         if earlier.distance > 1:

@@ -145,8 +145,8 @@ class Finding:
         """Who made the other access."""
         owner, lanes = self._owner, self.lanes
         if self._many:
-            block = owner.names.block_name(self._warp * WARP // owner.names.group)
-            return f"several blocks, block {block} among them,"
+            cta = owner.names.cta_name(self._warp * WARP // owner.names.group)
+            return f"several CTAs, CTA {cta} among them,"
         if lanes == 0:
             return _operation(owner, self._step, self._warp * WARP)
         mine = 1 << self.thread % WARP
@@ -212,7 +212,7 @@ class Finding:
             return str(races.launch.element(self.base + self.place, size))
         text = f"shared bytes {self.place:#x} to {self.place + size - 1:#x}"
         if self.base != self.thread // races.names.group or self._owner is not races:
-            text += f" of block {races.names.block_name(self.base)}"
+            text += f" of CTA {races.names.cta_name(self.base)}"
         element = races.tiles.element(self.place)
         return f"{element} ({text})" if element else text
 
@@ -334,16 +334,16 @@ class Finding:
         theirs, mine = owner.names.instruction(self._step), races.names.instruction(self.step)
         strong = [i is not None and i.strong for i in (theirs, mine)]
         group, first, devices = races.names.group, races.names.geometry.first, races.names.geometry.devices
-        block = first + self.thread // group
+        cta = first + self.thread // group
         other = owner.names.geometry.first + self._warp * WARP // group
-        abroad = block // races.peers % devices != other // races.peers % devices
-        least = "sys" if abroad else "gpu" if block // races.peers != other // races.peers else "cluster"
+        abroad = cta // races.peers % devices != other // races.peers % devices
+        least = "sys" if abroad else "gpu" if cta // races.peers != other // races.peers else "cluster"
         scopes = [i.scope for i in (theirs, mine) if i is not None]
         narrow = [scope for scope in scopes if scope and SCOPES.index(scope) < SCOPES.index(least)]
-        if all(strong) and block != other and narrow:
+        if all(strong) and cta != other and narrow:
             return (
                 f"both are atomic or volatile, but the scope {narrow[0]} has no other "
-                f"{'ranks' if abroad else 'blocks'}: it must be {least}"
+                f"{'ranks' if abroad else 'CTAs'}: it must be {least}"
             )
         if all(strong):
             return "both are atomic or volatile, but their sizes do not fit"
@@ -357,20 +357,18 @@ class Finding:
                 )
         if alone := self._advice_for_lanes(here):
             return f"{alone}{end}"
-        if block != other and not self._many and block // races.peers == other // races.peers:
+        if cta != other and not self._many and cta // races.peers == other // races.peers:
             barrier = advice.CLUSTER_BARRIER
             meets = f"{barrier}, or an mbarrier, by an arrival and a wait of cluster scope"
             return f"the cluster must meet between the two: {meets}{end}"
-        if block != other or self._many:
-            lacking = (
-                "blocks run in any order: only a release and an acquire of gpu scope, or another launch,"
-            )
+        if cta != other or self._many:
+            lacking = "CTAs run in any order: only a release and an acquire of gpu scope, or another launch,"
             if abroad:
                 lacking = (
                     "ranks run at their own time: only a release and an acquire of sys scope (tc.signal "
                 )
                 lacking += "and tc.wait_signal)"
-            return f"{self._advice_for_blocks(abroad, here) or f'{lacking} would order the two'}{end}"
+            return f"{self._advice_for_ctas(abroad, here) or f'{lacking} would order the two'}{end}"
         if mine is not None and mine.ordering is not None:
             return f"all threads of the warpgroup must meet before the product (tc.barrier()){end}"
         if self._is_same_warp:
@@ -407,26 +405,26 @@ class Finding:
         parts = ", and ".join(map(", ".join, zip(places, reasons, strict=True)))
         return parts and f"tc.syncwarp() would order the two: {parts}"
 
-    def _advice_for_blocks(self, abroad: bool, here: Loc | None) -> str:
-        """Say where blocks must meet if not the accessing threads but others have signalled or waited.
+    def _advice_for_ctas(self, abroad: bool, here: Loc | None) -> str:
+        """Say where CTAs must meet if not the accessing threads but others have signalled or waited.
 
-        Or which signal comes behind the other access. Else "". abroad: the blocks are of two ranks.
+        Or which signal comes behind the other access. Else "". abroad: the CTAs are of two ranks.
         """
         races, owner, lanes = self.races, self._owner, [i for i in range(WARP) if self.lanes >> i & 1]
         group, width, start = races.names.group, races.width, self._warp * WARP
         if self._many or not lanes:
             return ""
         cluster, columns = owner.first_cluster + start // width, start % width + np.array(lanes)
-        first, block = self.thread // group * group, start // group * group
+        first, cta = self.thread // group * group, start // group * group
         foreign = [races.clocks.foreign(thread).get(cluster) for thread in range(first, first + group)]
         known = np.array([np.zeros(width) if v is None else v[ORDER, :width] for v in foreign])
         learned = (known >= self.serial)[:, columns].all(axis=1).any()
         if not learned and (signal := self._signal_behind(abroad, cluster, columns)):
             return signal
-        known = known[:, block % width : block % width + group]  # by thread of my block, and of the other
+        known = known[:, cta % width : cta % width + group]  # by thread of my CTA, and of the other
         knows, places = known >= self.serial, []
         if not learned and knows.any():
-            signaller = block + int(known.max(axis=0).argmax())
+            signaller = cta + int(known.max(axis=0).argmax())
             signal = self._strong(owner, signaller, int(known.max()), Effect.STORE, here)
             places.append(f"before {signal}, which hands on what {owner.names.describe(signaller)} did")
         if not knows[self.thread - first].any() and knows.any():
@@ -436,7 +434,7 @@ class Finding:
         return f"tc.barrier() would order the two: {', and '.join(places)}" if places else ""
 
     def _signal_behind(self, abroad: bool, cluster: int, columns: np.ndarray) -> str:
-        """Which signal to other blocks hands on the other access, in these columns of a cluster; or ""."""
+        """Which signal to other CTAs hands on the other access, in these columns of a cluster; or ""."""
         least = history.SYSTEM_SCOPE if abroad else history.GPU_SCOPE
         for (memory, address), message in self.races.launch.signals.locations.items():
             vectors = message.vectors.get(cluster)

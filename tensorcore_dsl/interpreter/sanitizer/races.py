@@ -86,7 +86,7 @@ class Races(HappensBefore):
         if warps > most:
             raise EmulationError(
                 f"{program.kernel.name} runs {warps} warps at a time on {launch.devices} devices, and races "
-                f"are found among {most}: launch fewer blocks, or on fewer devices"
+                f"are found among {most}: launch fewer CTAs, or on fewer devices"
             )
         steps = len(program.instructions)
         if steps > history.STEPS:
@@ -383,8 +383,8 @@ class Races(HappensBefore):
         for serial, _ in history.entries(self.book, int(code[0])):
             names = self.launch.chunks[int(self.launch.owner[serial // PAGE])].names
             step = int(self.launch.who[serial]) >> history.WARP_BITS
-            block = names.block_name(self.warp_of(serial) * WARP // names.group)
-            found[f"block {block} at {names.loc(step)}"] = None
+            cta = names.cta_name(self.warp_of(serial) * WARP // names.group)
+            found[f"CTA {cta} at {names.loc(step)}"] = None
         return list(found)
 
     def operations(self, threads: np.ndarray, columns: np.ndarray) -> Operations:
@@ -503,9 +503,9 @@ class Races(HappensBefore):
             first = cta % self.peers * self.chunk.group
             if not known[ORDER, row, first : first + self.chunk.group].any():
                 raise EmulationError(
-                    f"an access to the memory of block {self.chunk.block_name(cta)} before the "
-                    f"cluster has met by {advice.CLUSTER_BARRIER}: block "
-                    f"{self.chunk.block_name(cta)} may not have started"
+                    f"an access to the memory of CTA {self.chunk.cta_name(cta)} before the "
+                    f"cluster has met by {advice.CLUSTER_BARRIER}: CTA "
+                    f"{self.chunk.cta_name(cta)} may not have started"
                 )
         if flies:
             return
@@ -527,8 +527,8 @@ class Races(HappensBefore):
             if (known[columns] < serial).any():
                 step = int(self.launch.who[serial]) >> history.WARP_BITS
                 raise EmulationError(
-                    f"block {self.chunk.block_name(cta)} may end before "
-                    f"block {self.chunk.block_name(warp * WARP // group)} accesses its shared "
+                    f"CTA {self.chunk.cta_name(cta)} may end before "
+                    f"CTA {self.chunk.cta_name(warp * WARP // group)} accesses its shared "
                     "memory here: "
                     f"let the cluster meet by {advice.CLUSTER_BARRIER} before a CTA ends",
                     self.chunk.loc(step),

@@ -4,7 +4,7 @@ Emulation runs launches one after the other. Here each launch gets what CUDA pro
 before it, so that their accesses can be compared (`earlier_launches`).
 
 * A launch starts when all work in front of it in its stream has ended.
-* With `pdl=True` and a launch directly in front of it, it starts when all blocks of that launch
+* With `pdl=True` and a launch directly in front of it, it starts when all CTAs of that launch
   have executed griddepcontrol.launch_dependents or ended. Only griddepcontrol.wait waits for the
   end of that launch and makes its memory visible (PTX manual, 9.7.13.13).
 * The end of a launch includes the end of the launches that it has waited for itself. A launch that
@@ -103,7 +103,7 @@ class Earlier(NamedTuple):
 
     @property
     def may_read(self) -> bool:
-        """May it still read? Not if only the end of its blocks lets the next launch start."""
+        """May it still read? Not if only the end of its CTAs lets the next launch start."""
         return self.launch.triggers or not self.distance
 
 

@@ -170,7 +170,7 @@ def foreign_key(launch: int, cluster: int) -> int:
 def for_later_launches(signals: Signals, launch: int) -> dict[int, Message]:
     """What a launch has released in global memory, by address, for launches that may overlap with it.
 
-    Only the gpu scope includes the threads of other grids (PTX manual, 8.5): no block or cluster of a
+    Only the gpu scope includes the threads of other grids (PTX manual, 8.5): no CTA or cluster of a
     later launch has made the messages.
     """
     return {

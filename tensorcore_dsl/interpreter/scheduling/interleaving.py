@@ -1,7 +1,7 @@
 """Run launches of one stream at the same time, as programmatic dependent launch allows.
 
 Each launch runs in a thread of its own, and only one of them runs at a time. A launch may begin
-when all blocks of the launch in front have executed griddepcontrol.launch_dependents or ended. It
+when all CTAs of the launch in front have executed griddepcontrol.launch_dependents or ended. It
 stops at griddepcontrol.wait until that launch has ended. In between, a seed draws who runs for how
 many steps.
 """
@@ -28,7 +28,7 @@ class Launching:
 
     Attributes
     ----------
-    blocks
+    ctas
         Of its grid.
     free : set
         Those that let the next launch start.
@@ -42,8 +42,8 @@ class Launching:
     error: BaseException | None = None
     waits = ended = False
 
-    def __init__(self, among: Interleaving, number: int, blocks: int) -> None:
-        self.among, self.number, self.blocks = among, number, blocks
+    def __init__(self, among: Interleaving, number: int, ctas: int) -> None:
+        self.among, self.number, self.ctas = among, number, ctas
         self.free: set[int] = set()
 
     def is_set(self) -> bool:
@@ -61,7 +61,7 @@ class Launching:
         """These CTAs of the grid let the launch behind start."""
         before = len(self.free)
         self.free.update(ctas.tolist())
-        if before < len(self.free) == self.blocks:
+        if before < len(self.free) == self.ctas:
             self.among.steps = self.among.draw(SOON)
 
     @property
@@ -82,8 +82,8 @@ class Interleaving:
         Not all launches have come to their end.
     """
 
-    def __init__(self, blocks: Sequence[int], seed: int) -> None:
-        self.launches = [Launching(self, *each) for each in enumerate(blocks)]
+    def __init__(self, ctas: Sequence[int], seed: int) -> None:
+        self.launches = [Launching(self, *each) for each in enumerate(ctas)]
         self.seed, self.random = seed, np.random.default_rng(seed)
         self.running, self.steps = 0, 0
         self.stopped = self.unfinished = False
@@ -169,4 +169,4 @@ class Interleaving:
         if launch.ended or launch.number == 0:
             return not launch.ended
         front = self.launches[launch.number - 1]
-        return front.ended or (len(front.free) == front.blocks and not launch.waits)
+        return front.ended or (len(front.free) == front.ctas and not launch.waits)

@@ -2,7 +2,7 @@
 
 A schedule runs warps one after the other, each until it must wait, and stops some of them on the
 way so that all others overtake. Its text is `up b0w2@17 b1w0l0-15@4`: the order of warps, then one
-switch for each stop. `b0w2@17`: warp 2 of block 0 stops before the 17th instruction, counted from
+switch for each stop. `b0w2@17`: warp 2 of CTA 0 stops before the 17th instruction, counted from
 1, by which it accesses memory or synchronises. `l0-15`: only these lanes of the warp stop.
 """
 
@@ -30,13 +30,13 @@ class Switch:
 
     Attributes
     ----------
-    block : int
-        The number of the block in the launch, x fastest.
+    cta : int
+        The number of the CTA in the launch, x fastest.
     point : int
         Counted from 1.
     """
 
-    block: int
+    cta: int
     warp: int
     point: int
     lanes: tuple[int, int] = (0, WARP - 1)
@@ -48,7 +48,7 @@ class Switch:
     def __str__(self) -> str:
         first, last = self.lanes
         lanes = "" if self.whole else f"l{first}" if first == last else f"l{first}-{last}"
-        return f"b{self.block}w{self.warp}{lanes}@{self.point}"
+        return f"b{self.cta}w{self.warp}{lanes}@{self.point}"
 
 
 class Event(NamedTuple):
@@ -60,7 +60,7 @@ class Event(NamedTuple):
         "point": the warp of `thread` starts `step`, its `number`th point. "stop", "go": threads from
         `thread` on stop before `step`, or go on there, at the `number`th stop.
     chunk : int
-        Its first block.
+        Its first CTA.
     lanes : str
         Those that stop, if they are not the whole warp.
     """
@@ -75,7 +75,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Journal:
-    """Record of a run under a schedule. chunks: by their first block."""
+    """Record of a run under a schedule. chunks: by their first CTA."""
 
     events: list[Event] = field(default_factory=list)
     chunks: dict[int, Chunk] = field(default_factory=dict)
@@ -107,12 +107,12 @@ class Schedule:
         for match in matches:
             if match is None:
                 return None
-            block, warp, point = int(match[1]), int(match[2]), int(match[5])
+            cta, warp, point = int(match[1]), int(match[2]), int(match[5])
             first = int(match[3] or 0)
             last = int(match[4] or match[3] or WARP - 1)
             if not (warp < 1024 // WARP and first <= last < WARP and point):
                 return None
-            switches.append(Switch(block, warp, point, (first, last)))
+            switches.append(Switch(cta, warp, point, (first, last)))
         return cls(base, tuple(switches))
 
 

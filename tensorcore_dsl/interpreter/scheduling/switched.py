@@ -78,10 +78,10 @@ class SwitchedSchedule:
     def _place(self, switch: Switch) -> tuple[int, np.ndarray] | None:
         """The point and the threads of a switch; None if they are in another chunk."""
         geometry = self.chunk.geometry
-        block = switch.block - geometry.first
-        if not 0 <= block < geometry.ctas or switch.warp * WARP >= geometry.group:
+        cta = switch.cta - geometry.first
+        if not 0 <= cta < geometry.ctas or switch.warp * WARP >= geometry.group:
             return None
-        start = block * geometry.group + switch.warp * WARP
+        start = cta * geometry.group + switch.warp * WARP
         threads = np.arange(start + switch.lanes[0], start + switch.lanes[1] + 1)
         return switch.point, threads
 

@@ -77,7 +77,7 @@ class Clusters:
 
     def refuse_gone(self, cta: int, what: str, who: str) -> NoReturn:
         raise EmulationError(
-            f"peer CTA gone: {who} reaches for {what} of block {self.chunk.block_name(cta)}, "
+            f"peer CTA gone: {who} reaches for {what} of CTA {self.chunk.cta_name(cta)}, "
             f"which has ended: let the cluster meet by {advice.CLUSTER_BARRIER} before a CTA ends"
         )
 
@@ -157,7 +157,7 @@ class Clusters:
         """The registers for which the threads of `mask` wait, as lines of text."""
         warps = np.flatnonzero(mask.reshape(-1, WARP)[:, 0]).tolist()
         most = max((self.wanted[warp] for warp in warps if warp in self.wanted), default=0)
-        text = f"the block's warps would own {most} registers; a multiprocessor has {REGISTERS}"
+        text = f"the CTA's warps would own {most} registers; a multiprocessor has {REGISTERS}"
         return [text] if most else []
 
     def leave(self, cta: int) -> None:

@@ -394,7 +394,7 @@ class Mbarriers(EagerDict):
         return any(self.at(*place)[MISSING] < 0 for place in self.waited_for(mask))
 
     def wait_text(self, cta: int, slot: int) -> str:
-        """The running phase of an mbarrier, and what it lacks; `{}` stands for the block."""
+        """The running phase of an mbarrier, and what it lacks; `{}` stands for the CTA."""
         count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         text = f"it waits in {{}} for phase {phase} (parity {phase & 1}) of "
         lacks = [f"{pending} of {count} arrivals are missing"] if pending else []

@@ -34,12 +34,12 @@ SM_90A: dict[str, Figure] = {
     "sms": Figure(132, "SMs", VENDOR),
     "launch": Figure(4000, "cycles of a launch", MODEL),
     "cluster_launch": Figure(800, "cycles more with clusters", MODEL),
-    "block_start": Figure(1500, "cycles from the end of a block until the next one runs", FITTED),
-    # the blocks that an SM holds
+    "cta_start": Figure(1500, "cycles from the end of a CTA until the next one runs", FITTED),
+    # the CTAs that an SM holds
     "sm_threads": Figure(2048, "threads", VENDOR),
-    "sm_blocks": Figure(32, "blocks", VENDOR),
+    "sm_ctas": Figure(32, "CTAs", VENDOR),
     "sm_registers": Figure(65536, "registers", VENDOR),
-    "sm_shared": Figure(228 * 1024, "bytes, of which each block reserves 1024", VENDOR),
+    "sm_shared": Figure(228 * 1024, "bytes, of which each CTA reserves 1024", VENDOR),
     # issue: one instruction of a scheduler in a cycle
     "schedulers": Figure(4, "of an SM", VENDOR),
     "alu_latency": Figure(4, "cycles until a dependent instruction issues", LUO),
@@ -50,7 +50,7 @@ SM_90A: dict[str, Figure] = {
     "shared_rate": Figure(128, "bytes/cycle and SM", VENDOR),
     "landing_rate": Figure(512, "bytes/cycle of bulk copies, which hardly disturb reads", FITTED),
     "shared_latency": Figure(29, "cycles", LUO),
-    "remote_latency": Figure(180, "cycles to another block of the cluster", LUO),
+    "remote_latency": Figure(180, "cycles to another CTA of the cluster", LUO),
     # L2 and DRAM
     "l2_rate": Figure(60, "bytes/cycle and SM when all SMs load", FITTED),
     "l2_latency": Figure(263, "cycles", LUO),

@@ -28,17 +28,17 @@ SVG_WAIT = "#8a95a055"  # on light and dark pages
 
 
 def svg(replay: Replay) -> str:
-    """The first block as SVG for notebooks: warps, tensor cores and copies over time."""
+    """The first CTA as SVG for notebooks: warps, tensor cores and copies over time."""
     scale, colors = SVG_WIDTH / max(replay.end, 1.0), COLORS | {"wait": SVG_WAIT}
     rows = [
         (f"warp {warp.number}", [(s.start, s.end, colors[s.state], STATES[s.state]) for s in warp.segments])
         for warp in replay.warps
-        if warp.block == 0 and warp.steps
+        if warp.cta == 0 and warp.steps
     ]
-    products = [m for m in merged(replay.multiplications) if m.block == 0]
+    products = [m for m in merged(replay.multiplications) if m.cta == 0]
     rows.append(("tensor cores", [(m.start, m.end, COLORS["multiply"], "multiply") for m in products]))
     lanes: list[list[tuple[float, float, str, str]]] = [[] for _ in range(LANES)]
-    for copy in sorted(t for t in replay.transfers if t.block == 0):
+    for copy in sorted(t for t in replay.transfers if t.cta == 0):
         lane = next((one for one in lanes if not one or one[-1][1] <= copy.start), lanes[-1])
         lane.append((copy.start, copy.end, COLORS["copy"], f"{copy.kind} of {copy.bytes:,} bytes in flight"))
     rows += [("" if at else "copies", lane) for at, lane in enumerate(lanes) if lane]
@@ -58,10 +58,10 @@ def svg(replay: Replay) -> str:
     return f'<svg {size}>{bars}</svg><div style="font-size:85%">{legend}</div>'
 
 
-def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any:
-    """The Figure of one block."""
+def draw(replay: Replay, cta: int, title: str, path: str | Path | None) -> Any:
+    """The Figure of one CTA."""
     figure_type, _ = matplotlib_parts()
-    warps = [w for w in replay.warps if w.block == block and w.steps]
+    warps = [w for w in replay.warps if w.cta == cta and w.steps]
     rows = len(warps) + 1 + LANES
     figure = figure_type(figsize=(WIDTH, ROW * rows + 2.2), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(rows, 5))
@@ -73,9 +73,9 @@ def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any
             if spans:
                 above.broken_barh(spans, (row - 0.4, 0.8), color=COLORS[state], linewidth=0)
     labels.append("tensor cores")
-    spans = [(m.start, m.end - m.start) for m in merged(replay.multiplications) if m.block == block]
+    spans = [(m.start, m.end - m.start) for m in merged(replay.multiplications) if m.cta == cta]
     above.broken_barh(spans, (len(warps) - 0.4, 0.8), color=COLORS["multiply"], linewidth=0)
-    _copies(replay, block, above, len(warps) + 1)
+    _copies(replay, cta, above, len(warps) + 1)
     labels += ["copies"] + [""] * (LANES - 1)
     above.set_yticks(range(rows), labels, fontsize=7)
     above.set_ylim(rows - 0.5, -0.5)
@@ -83,7 +83,7 @@ def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any
     patches = [_patch(COLORS[state], text) for state, text in STATES.items()]
     patches += [_patch(COLORS["multiply"], "multiply"), _patch(COLORS["copy"], "copy in flight")]
     figure.legend(handles=patches, fontsize=7, ncols=4, loc="outside lower center")
-    counts = occupancy(replay).get(block, [])
+    counts = occupancy(replay).get(cta, [])
     for name, place, color in (("full", 1, COLORS["multiply"]), ("loading", 0, COLORS["copy"])):
         below.step(
             [0.0, *(at for at, _ in counts)],
@@ -98,10 +98,10 @@ def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any
     return saved(figure, path)
 
 
-def _copies(replay: Replay, block: int, axis: Any, first: int) -> None:
+def _copies(replay: Replay, cta: int, axis: Any, first: int) -> None:
     """Bars of the copies in flight; each takes the first lane that is free."""
     free = [0.0] * LANES
-    for transfer in sorted(t for t in replay.transfers if t.block == block):
+    for transfer in sorted(t for t in replay.transfers if t.cta == cta):
         lane = next((i for i in range(LANES) if free[i] <= transfer.start), free.index(min(free)))
         free[lane] = transfer.end
         axis.broken_barh(

@@ -44,14 +44,14 @@ SLOT = 8  # bytes of an mbarrier
 
 
 class Recorder:
-    """Records the first `blocks` blocks of a launch, rounded up to whole clusters."""
+    """Records the first `ctas` CTAs of a launch, rounded up to whole clusters."""
 
-    def __init__(self, blocks: int = 1) -> None:
-        self.wanted = blocks
+    def __init__(self, ctas: int = 1) -> None:
+        self.wanted = ctas
         self.recording: Recording | None = None
 
     def attach(self, machine: Machine, grid: int) -> None:
-        """Record what `machine` runs, in a launch of `grid` blocks."""
+        """Record what `machine` runs, in a launch of `grid` CTAs."""
         self.recording = _Hooks(machine, self.wanted, grid).recording
 
 
@@ -81,26 +81,26 @@ class _Hooks:
         geometry = ctx.geometry
         cluster = geometry.cluster_ctas
         several = cluster * geometry.devices  # at least one cluster of each device
-        blocks = min(-(-wanted // several) * several, geometry.ctas)
-        self.per_block = geometry.group // WARP
-        self.warps = blocks * self.per_block
+        ctas = min(-(-wanted // several) * several, geometry.ctas)
+        self.per_cta = geometry.group // WARP
+        self.warps = ctas * self.per_cta
         self.threads = self.warps * WARP
         self.recording = Recording(
             ctx.program.steps,
-            blocks,
-            self.per_block,
+            ctas,
+            self.per_cta,
             cluster,
             grid,
             ctx.program.kernel.shared_bytes + geometry.dynamic_shared,
             _argument_bytes(ctx.globals.arguments),
-            [ctx.block_name(cta) for cta in range(blocks)],
+            [ctx.cta_name(cta) for cta in range(ctas)],
         )
         self.details: list[Detail] = []
         self.counted: dict[tuple[str, str], int] = {}  # bytes that `access` has seen in this step
         self._mask: Any = None  # the mask whose bits were computed last
         self._bits = 0
         self.at_barrier = np.full(ctx.threads, -1, np.int64)  # the phase that a thread waits for
-        self.phases: dict[tuple[int, int], list[int]] = {}  # (block, number): phase, arrivals
+        self.phases: dict[tuple[int, int], list[int]] = {}  # (CTA, number): phase, arrivals
         self.met = np.zeros((2, ctx.threads), np.int64)  # cluster arrivals and waits of a thread
         self._install()
         machine.execute_at(NONE)  # each step is recorded
@@ -213,11 +213,11 @@ class _Hooks:
         for thread in np.flatnonzero(mask[: self.threads] & (counts[: self.threads] > 0)):
             address = scalar(bar, thread)
             own_cta = int(thread) // ctx.group
-            block = ctx.clusters.cta(own_cta, address >> CLUSTER_SHIFT)
+            cta = ctx.clusters.cta(own_cta, address >> CLUSTER_SHIFT)
             slot = (address & (1 << CLUSTER_SHIFT) - 1) // SLOT
-            if block < ctx.geometry.ctas and slot < mbarriers.index.shape[1]:
-                phase = int(mbarriers.at(block, slot)[PHASE])
-                arrivals[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
+            if cta < ctx.geometry.ctas and slot < mbarriers.index.shape[1]:
+                phase = int(mbarriers.at(cta, slot)[PHASE])
+                arrivals[int(thread) // WARP, (MBARRIER, cta, slot, phase)] = None
         inner(bar, count, expected, drops, ends)
         self.details += [Arrive(warp, phase) for warp, phase in arrivals]
 
@@ -225,12 +225,12 @@ class _Hooks:
         go = inner(bar, parity)
         waits: dict[tuple[int, Phase], None] = {}
         for thread in np.flatnonzero(go[: self.threads] & self.ctx.mask[: self.threads]):
-            block, slot = int(thread) // self.ctx.group, scalar(bar, thread) // SLOT
-            phase = int(self.ctx.mbarriers.at(block, slot)[PHASE]) - 1
-            waits[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
-            made = self.ctx.mbarriers.made_at(block, slot)
+            cta, slot = int(thread) // self.ctx.group, scalar(bar, thread) // SLOT
+            phase = int(self.ctx.mbarriers.at(cta, slot)[PHASE]) - 1
+            waits[int(thread) // WARP, (MBARRIER, cta, slot, phase)] = None
+            made = self.ctx.mbarriers.made_at(cta, slot)
             if made is not None:
-                self.recording.barriers[MBARRIER, block, slot] = made
+                self.recording.barriers[MBARRIER, cta, slot] = made
         self.details += [Wait(warp, phase) for warp, phase in waits]
         return go
 
@@ -247,7 +247,7 @@ class _Hooks:
         phases = inner(threads, ctas, addresses, size, **more)
         slots = addresses // BYTES
         for thread, cta, slot, phase in np.stack((threads, ctas, slots, phases), axis=1).tolist():
-            if thread < self.threads and cta < self.recording.blocks:
+            if thread < self.threads and cta < self.recording.ctas:
                 self.details.append(Copy(thread // WARP, cta, size, (MBARRIER, cta, slot, phase)))
         return phases
 
@@ -324,5 +324,5 @@ def recorder_of(timeline: bool | int) -> Recorder | None:
     if timeline is False:
         return None
     if not isinstance(timeline, int) or timeline < 1:
-        raise ArgumentError(f"timeline is {timeline!r}; True or a number of blocks is needed")
+        raise ArgumentError(f"timeline is {timeline!r}; True or a number of CTAs is needed")
     return Recorder(int(timeline))

@@ -18,8 +18,8 @@ from tensorcore_dsl.isa.spec import Instruction
 
 # What phases belong to: an mbarrier, a named barrier, or the barrier of a cluster.
 MBARRIER, NAMED, CLUSTER = "an mbarrier", "a barrier", "the cluster's barrier"
-# A barrier and one of its phases: (MBARRIER, block, slot, phase), (NAMED, block, number, phase) or
-# (CLUSTER, cluster, 0, phase). Blocks and clusters count from the first one that is recorded.
+# A barrier and one of its phases: (MBARRIER, CTA, slot, phase), (NAMED, CTA, number, phase) or
+# (CLUSTER, cluster, 0, phase). CTAs and clusters count from the first one that is recorded.
 Phase = tuple[str, int, int, int]
 
 
@@ -57,10 +57,10 @@ class Wait(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A bulk copy into shared memory of `block`, whose bytes the phase counts."""
+    """A bulk copy into shared memory of `cta`, whose bytes the phase counts."""
 
     warp: int
-    block: int
+    cta: int
     bytes: int
     phase: Phase
 
@@ -103,41 +103,41 @@ class Entry(NamedTuple):
 
 @dataclass
 class Recording:
-    """The first blocks of a launch.
+    """The first CTAs of a launch.
 
     Attributes
     ----------
-    blocks : int
-        Recorded blocks, whole clusters.
+    ctas : int
+        Recorded CTAs, whole clusters.
     warps : int
-        Of a block.
+        Of a CTA.
     cluster : int
-        Blocks of a cluster.
+        CTAs of a cluster.
     grid : int
-        Blocks of the launch.
+        CTAs of the launch.
     shared_bytes : int
-        Of a block.
+        Of a CTA.
     operands : int
         Bytes of the arrays of the launch.
     barriers : dict
-        The step that initialised an mbarrier, by (kind, block, slot).
+        The step that initialised an mbarrier, by (kind, CTA, slot).
     """
 
     steps: list[Step]
-    blocks: int
+    ctas: int
     warps: int
     cluster: int
     grid: int
     shared_bytes: int
     operands: int
-    block_names: list[str]
+    cta_names: list[str]
     entries: list[Entry] = field(default_factory=list)
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     barriers: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
     def of_warps(self) -> list[list[tuple[int, list[Detail]]]]:
-        """For each warp of the recorded blocks, its steps in order, with their details."""
-        traces: list[list[tuple[int, list[Detail]]]] = [[] for _ in range(self.blocks * self.warps)]
+        """For each warp of the recorded CTAs, its steps in order, with their details."""
+        traces: list[list[tuple[int, list[Detail]]]] = [[] for _ in range(self.ctas * self.warps)]
         for entry in self.entries:
             by_warp: dict[int, list[Detail]] = {}
             for detail in entry.details:

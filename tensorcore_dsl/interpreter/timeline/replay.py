@@ -65,7 +65,7 @@ class Transfer(NamedTuple):
 
     start: float
     end: float
-    block: int
+    cta: int
     warp: int
     at: int
     bytes: int
@@ -78,7 +78,7 @@ class Multiplication(NamedTuple):
 
     start: float
     end: float
-    block: int
+    cta: int
     at: int
     scheduler: int | None = None
 
@@ -95,8 +95,8 @@ class Track:
         By register, when it can be read.
     """
 
-    number: int  # over all blocks
-    block: int
+    number: int  # over all CTAs
+    cta: int
     scheduler: int
     steps: list[tuple[int, list[Detail]]]
     time: float = 0.0
@@ -110,7 +110,7 @@ class Track:
 
 
 class Replay:
-    """The replay of the recorded blocks, each on an SM with `resident` - 1 more like it.
+    """The replay of the recorded CTAs, each on an SM with `resident` - 1 more like it.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Replay:
     from_dram
         The part of loaded bytes that DRAM delivers.
     cold
-        The part that is not in the L2 cache when it is asked for, although another block may have asked
+        The part that is not in the L2 cache when it is asked for, although another CTA may have asked
         for it just before.
     """
 
@@ -142,7 +142,7 @@ class Replay:
         self.global_latency = c["dram_latency"] * cold + c["l2_latency"] * (1 - cold)
         self.global_latency += c["loaded_latency"] * (sms or c["sms"]) / c["sms"]
         self.static = step_costs(recording.steps, costs)
-        self.sms = [Multiprocessor(int(c["schedulers"])) for _ in range(recording.blocks)]
+        self.sms = [Multiprocessor(int(c["schedulers"])) for _ in range(recording.ctas)]
         self.queue: list[tuple[float, int, Callable[[float], None]]] = []
         self.count = 0
         self.phases: dict[Phase, Completion] = defaultdict(Completion)
@@ -154,10 +154,10 @@ class Replay:
         traces = recording.of_warps()
         for copy in range(resident):
             for number, steps in enumerate(traces):
-                block = number // recording.warps + copy * recording.blocks
+                cta = number // recording.warps + copy * recording.ctas
                 scheduler = (number + copy * recording.warps) % int(c["schedulers"])
                 total = number + copy * len(traces)
-                self.warps.append(Track(total, block, scheduler, steps))
+                self.warps.append(Track(total, cta, scheduler, steps))
         for warp in self.warps:
             for _, details in warp.steps:
                 for detail in details:
@@ -168,13 +168,13 @@ class Replay:
         self._simulate()
 
     def _own(self, warp: Track, phase: Phase) -> Phase:
-        """The phase of the warp's own resident copy of the recorded blocks."""
-        copy = warp.block // self.recording.blocks
+        """The phase of the warp's own resident copy of the recorded CTAs."""
+        copy = warp.cta // self.recording.ctas
         if not copy:
             return phase
         kind, place, number, count = phase
         per = self.recording.cluster if kind == CLUSTER else 1
-        return kind, place + copy * self.recording.blocks // per, number, count
+        return kind, place + copy * self.recording.ctas // per, number, count
 
     def _later(self, at: float, run: Callable[[float], None]) -> None:
         self.count += 1
@@ -186,8 +186,8 @@ class Replay:
             run(at)
         self.end = max((w.time for w in self.warps), default=0.0)
 
-    def sm(self, block: int) -> Multiprocessor:
-        return self.sms[block % self.recording.blocks]
+    def sm(self, cta: int) -> Multiprocessor:
+        return self.sms[cta % self.recording.ctas]
 
     # -- warps -----------------------------------------------------------------------------------
 
@@ -235,10 +235,10 @@ class Replay:
                 passed = warp.time
             if passed > best:
                 best, state, why = passed, kind, phase
-        scheduler = self.sm(warp.block).schedulers[warp.scheduler]
+        scheduler = self.sm(warp.cta).schedulers[warp.scheduler]
         if scheduler.free > best:
             best, state = scheduler.free, "unit" if state == "issue" else state
-        sm = self.sm(warp.block)
+        sm = self.sm(warp.cta)
         for detail in details:
             if isinstance(detail, Access):
                 shared = detail.space.startswith("shared")
@@ -280,14 +280,14 @@ class Replay:
 
     def _issue(self, warp: Track, at: int, details: list[Detail]) -> None:
         """Issue the step now, at the warp's time."""
-        cost, now, sm, c = self.static[at], warp.time, self.sm(warp.block), self.costs
+        cost, now, sm, c = self.static[at], warp.time, self.sm(warp.cta), self.costs
         warp.parked = -1.0
         sm.schedulers[warp.scheduler].serve(now, cost.slots)
         ready = now + cost.latency
         if cost.kind == MMA:
             begin = max(now, sm.tensor[warp.scheduler].free)
             end = sm.tensor[warp.scheduler].serve(now, cost.tensor)
-            product = Multiplication(begin, end, warp.block, at, warp.scheduler)
+            product = Multiplication(begin, end, warp.cta, at, warp.scheduler)
             self.multiplications.append(product)
             ready = begin + cost.latency
         elif cost.kind == PRODUCT:
@@ -322,7 +322,7 @@ class Replay:
 
     def _access(self, warp: Track, access: Access, now: float, copies: bool) -> float:
         """When the words of a warp have arrived; `copies`: in shared memory."""
-        sm, c = self.sm(warp.block), self.costs
+        sm, c = self.sm(warp.cta), self.costs
         if access.space.startswith("shared"):
             latency = c["remote_latency" if "cluster" in access.space else "shared_latency"]
             return sm.shared.serve(now, access.passes) + latency
@@ -341,12 +341,12 @@ class Replay:
         group = warp.groups["copies"].open
         group.time = max(group.time, ended)
         if access.space == "global":
-            about = warp.block, warp.number, at, access.bytes, "load", None
+            about = warp.cta, warp.number, at, access.bytes, "load", None
             self.transfers.append(Transfer(now, ended, *about))
 
     def _load(self, warp: Track, at: int, copies: list[Copy], now: float) -> None:
-        """A bulk copy to shared memory of one or several blocks arrives piece by piece."""
-        sm, c = self.sm(warp.block), self.costs
+        """A bulk copy to shared memory of one or several CTAs arrives piece by piece."""
+        sm, c = self.sm(warp.cta), self.costs
         begin = sm.tma.serve(now, c["tma_issue"])
         delay, size = self.global_latency + c["tma_latency"], copies[0].bytes
         left = size
@@ -361,30 +361,30 @@ class Replay:
 
     def _land(self, warp: Track, at: int, copy: Copy, piece: int, issued: float | None, now: float) -> None:
         """A piece of a copy arrives at the SM; with `issued`, the last one."""
-        first_block = warp.block - warp.block % self.recording.blocks  # the resident copy
-        block = copy.block + first_block
-        ended = self.sm(block).shared.serve(now, piece / self.costs["landing_rate"])
+        first_cta = warp.cta - warp.cta % self.recording.ctas  # the resident copy
+        cta = copy.cta + first_cta
+        ended = self.sm(cta).shared.serve(now, piece / self.costs["landing_rate"])
         if issued is None:
             return
         phase = self._own(warp, copy.phase)
-        self.transfers.append(Transfer(issued, ended, block, warp.number, at, copy.bytes, "load", phase))
+        self.transfers.append(Transfer(issued, ended, cta, warp.number, at, copy.bytes, "load", phase))
         self.phases[phase].part_ends(ended)
 
     def _store(self, warp: Track, at: int, moved: Bytes, now: float) -> None:
         """A bulk store; its group ends when shared memory has been read."""
-        sm, c = self.sm(warp.block), self.costs
+        sm, c = self.sm(warp.cta), self.costs
         begin = sm.tma.serve(now, c["tma_issue"])
         read = sm.shared.serve(begin, moved.bytes / c["shared_rate"])
         ended = max(read, sm.l2.serve(begin, moved.bytes / self.l2_rate)) + c["shared_latency"]
         sm.dram.serve(begin, moved.bytes / self.dram_rate)
         group = warp.groups["bulk"].open
         group.time = max(group.time, ended)
-        self.transfers.append(Transfer(now, ended, warp.block, warp.number, at, moved.bytes, "store", None))
+        self.transfers.append(Transfer(now, ended, warp.cta, warp.number, at, moved.bytes, "store", None))
 
     def _arrive(self, warp: Track, arrive: Arrive, now: float) -> None:
         kind, place, *_ = arrive.phase
         remote = kind == CLUSTER and self.recording.cluster > 1
-        remote = remote or (kind != CLUSTER and place != warp.block % self.recording.blocks)
+        remote = remote or (kind != CLUSTER and place != warp.cta % self.recording.ctas)
         delay = self.costs["remote_latency" if remote else "arrive_latency"]
         self.phases[self._own(warp, arrive.phase)].part_ends(now + delay)
 
@@ -402,8 +402,8 @@ class Replay:
         if len(together.groups) < WARPGROUP_WARPS:
             return
         del self.gathering[key]
-        sm = self.sm(warp.block)
-        together.cycles, together.block, together.at = self.static[at].tensor, warp.block, at
+        sm = self.sm(warp.cta)
+        together.cycles, together.cta, together.at = self.static[at].tensor, warp.cta, at
         sm.products.append(together)
         if not sm.multiplying:
             sm.multiplying = True
@@ -419,7 +419,7 @@ class Replay:
         read = sm.shared.serve(now, product.bytes / c["shared_rate"])
         ended = max(now + cycles, read)
         sm.product_cycles += product.cycles
-        self.multiplications.append(Multiplication(now, ended, product.block, product.at))
+        self.multiplications.append(Multiplication(now, ended, product.cta, product.at))
         for group in product.groups:
             group.part_ends(ended + c["wgmma_latency"])
         self._later(ended, partial(self._multiply, sm))

@@ -25,7 +25,7 @@ STATES = {
 
 
 def roles(replay: Replay) -> Iterator[str]:
-    """Lines of text for each role of the first block: warps that execute the same steps."""
+    """Lines of text for each role of the first CTA: warps that execute the same steps."""
     warps = replay.warps[: replay.recording.warps]
     by_steps: dict[frozenset[int], list[Track]] = defaultdict(list)
     for warp in warps:
@@ -65,12 +65,12 @@ def awaited(replay: Replay, phase: Phase | None) -> str:
     """Describe the wait for a phase: the barrier, and who arrives at it."""
     if phase is None:
         return ""
-    recording, (kind, block, number, _) = replay.recording, phase
-    made = recording.barriers.get((kind, block, number))
+    recording, (kind, cta, number, _) = replay.recording, phase
+    made = recording.barriers.get((kind, cta, number))
     name = f"barrier {number}" if kind == NAMED else kind
     if made is not None:
         name += f" of {place(replay, made)}"
-    return f"wait at {name} for {arriving(replay).get((kind, block, number), 'nobody')}"
+    return f"wait at {name} for {arriving(replay).get((kind, cta, number), 'nobody')}"
 
 
 def arriving(replay: Replay) -> dict[tuple[str, int, int], str]:
@@ -78,7 +78,7 @@ def arriving(replay: Replay) -> dict[tuple[str, int, int], str]:
     if replay.arriving is None:
         warps: dict[tuple[str, int, int], set[int]] = defaultdict(set)
         copying: set[tuple[str, int, int]] = set()
-        for warp in replay.warps[: replay.recording.blocks * replay.recording.warps]:
+        for warp in replay.warps[: replay.recording.ctas * replay.recording.warps]:
             for _, details in warp.steps:
                 for detail in details:
                     if isinstance(detail, Arrive):
@@ -92,11 +92,11 @@ def arriving(replay: Replay) -> dict[tuple[str, int, int], str]:
     return replay.arriving
 
 
-def _warps_text(replay: Replay, numbers: set[int], block: int) -> str:
-    """Warps by number, with the blocks of others."""
+def _warps_text(replay: Replay, numbers: set[int], cta: int) -> str:
+    """Warps by number, with the CTAs of others."""
     per = replay.recording.warps
-    of_block = np.array(sorted(n % per for n in numbers if n // per == block), np.int64)
-    others = sorted({n // per for n in numbers} - {block})
-    texts = [f"{'warp' if len(of_block) == 1 else 'warps'} {ranges(of_block)}"] if len(of_block) else []
-    texts += [f"warps of block {replay.recording.block_names[b]}" for b in others[:2]]
+    of_cta = np.array(sorted(n % per for n in numbers if n // per == cta), np.int64)
+    others = sorted({n // per for n in numbers} - {cta})
+    texts = [f"{'warp' if len(of_cta) == 1 else 'warps'} {ranges(of_cta)}"] if len(of_cta) else []
+    texts += [f"warps of CTA {replay.recording.cta_names[b]}" for b in others[:2]]
     return " and ".join(texts)

@@ -23,20 +23,20 @@ PICTURES = (".svg", ".png", ".pdf")
 
 
 class Timeline(EagerDict):
-    """An estimate of how the first blocks of a launch spend their time on an sm_90a GPU.
+    """An estimate of how the first CTAs of a launch spend their time on an sm_90a GPU.
 
     Attributes
     ----------
     kernel : str
         Its name.
     threads : int
-        Of a block.
+        Of a CTA.
     resident, sms : int
-        Blocks that an SM holds at a time, and SMs that share the L2 cache and DRAM.
+        CTAs that an SM holds at a time, and SMs that share the L2 cache and DRAM.
     from_dram : float
         The part of the loaded bytes that DRAM delivers; the rest is in the L2 cache.
     cold : float
-        The part of loads that wait for DRAM, also where another block has asked for the same bytes
+        The part of loads that wait for DRAM, also where another CTA has asked for the same bytes
         just before.
     """
 
@@ -57,7 +57,7 @@ class Timeline(EagerDict):
     ) -> Timeline:
         """The timeline of a launch that has run."""
         if recorder.recording is None:
-            raise EmulationError("no block was recorded for a timeline")
+            raise EmulationError("no CTA was recorded for a timeline")
         return cls(recorder.recording, kernel, prod(block), registers)
 
     @public
@@ -74,7 +74,7 @@ class Timeline(EagerDict):
         Parameters
         ----------
         resident, sms : int, optional
-            Blocks that an SM holds, and SMs that run blocks.
+            CTAs that an SM holds, and SMs that run CTAs.
         from_dram, cold : float, optional
             Parts of loads, 0 to 1.
 
@@ -101,18 +101,18 @@ class Timeline(EagerDict):
     # -- numbers ---------------------------------------------------------------------------------
 
     @property
-    def block_cycles(self) -> float:
-        """Estimated cycles from the start of the recorded blocks to the end of the last one."""
+    def cta_cycles(self) -> float:
+        """Estimated cycles from the start of the recorded CTAs to the end of the last one."""
         return self.replay.end
 
     @property
     def cycles(self) -> float:
-        """Estimated cycles of the whole launch: its waves of blocks, and starting it."""
+        """Estimated cycles of the whole launch: its waves of CTAs, and starting it."""
         launch = SM_90A["launch"].value
         if self.recording.cluster > 1:
             launch += SM_90A["cluster_launch"].value
-        starts = (self.waves - 1) * SM_90A["block_start"].value
-        return launch + self.waves * self.block_cycles + starts
+        starts = (self.waves - 1) * SM_90A["cta_start"].value
+        return launch + self.waves * self.cta_cycles + starts
 
     @property
     def seconds(self) -> float:
@@ -123,18 +123,18 @@ class Timeline(EagerDict):
     def energy(self) -> float:
         """Estimated joules of the whole launch, besides what an idle chip takes."""
         recording = self.recording
-        recorded_shares = recording.grid / recording.blocks
+        recorded_shares = recording.grid / recording.ctas
         moved = sum(recording.bytes["global", verb] for verb in ("load", "store"))
         return joules(recording.multiplications() * recorded_shares, moved * recorded_shares)
 
     @property
     def waves(self) -> int:
-        """How often the SMs are filled with blocks."""
+        """How often the SMs are filled with CTAs."""
         return ceil(self.recording.grid / (SM_90A["sms"].value * self.resident))
 
     @cached_property
     def resident(self) -> int:
-        """Blocks that an SM holds at a time, by threads, registers and shared memory."""
+        """CTAs that an SM holds at a time, by threads, registers and shared memory."""
         assumed = self._assumed.get("resident")
         if assumed is not None:
             return int(assumed)
@@ -142,7 +142,7 @@ class Timeline(EagerDict):
         registers = self._registers() or USUAL_REGISTERS
         per_warp = ceil(registers / 8) * 8 * 32
         most = min(
-            limit["sm_blocks"],
+            limit["sm_ctas"],
             limit["sm_threads"] // self.threads,
             limit["sm_registers"] // (per_warp * self.recording.warps),
             limit["sm_shared"] // (self.recording.shared_bytes + 1024),
@@ -152,7 +152,7 @@ class Timeline(EagerDict):
 
     @property
     def sms(self) -> int:
-        """SMs that run blocks of the launch at the same time."""
+        """SMs that run CTAs of the launch at the same time."""
         assumed = self._assumed.get("sms")
         busy = min(SM_90A["sms"].value, ceil(self.recording.grid / self.resident))
         return int(busy if assumed is None else assumed)
@@ -164,7 +164,7 @@ class Timeline(EagerDict):
         if assumed is not None:
             return float(assumed)
         loaded = self.recording.bytes["global", "load"] * self.recording.grid
-        return min(1.0, self.recording.operands * self.recording.blocks / max(loaded, 1))
+        return min(1.0, self.recording.operands * self.recording.ctas / max(loaded, 1))
 
     @property
     def cold(self) -> float:
@@ -182,7 +182,7 @@ class Timeline(EagerDict):
     @property
     def busy(self) -> dict[str, float]:
         """The part of the time for which each unit of the first SM is in use."""
-        units, end = self.replay.sms[0].busy(), max(self.block_cycles, 1.0)
+        units, end = self.replay.sms[0].busy(), max(self.cta_cycles, 1.0)
         return {name: cycles / end for name, cycles in units.items()}
 
     # -- text, trace, picture ----------------------------------------------------------------------
@@ -191,14 +191,14 @@ class Timeline(EagerDict):
         return "\n".join((*self._head(), *summary.roles(self.replay)))
 
     def _head(self) -> list[str]:
-        blocks, grid = ", ".join(self.recording.block_names), self.recording.grid
+        ctas, grid = ", ".join(self.recording.cta_names), self.recording.grid
         waves = "1 wave" if self.waves == 1 else f"{self.waves} waves"
         busy = sorted(self.busy.items(), key=lambda item: -item[1])
         (first, share), *others = busy
         others_text = ", ".join(f"{name} {part:.0%}" for name, part in others)
         return [
             f"{self.kernel}: an estimate for sm_90a, not a measurement",
-            f"block {blocks} of {grid}: {self.block_cycles:,.0f} cycles, {self.resident} resident on an SM",
+            f"CTA {ctas} of {grid}: {self.cta_cycles:,.0f} cycles, {self.resident} resident on an SM",
             f"launch: {self.cycles:,.0f} cycles, {waves}, {self.seconds * 1e6:,.1f} us",
             f"busiest unit: {first} {share:.0%}; {others_text}",
         ]
@@ -207,7 +207,7 @@ class Timeline(EagerDict):
         return f"<Timeline of {self.kernel}: about {self.cycles:,.0f} cycles>"
 
     def _repr_html_(self) -> str:
-        """The text, and a picture of the first block."""
+        """The text, and a picture of the first CTA."""
         return drawing.svg(self.replay) + f'<pre style="font-size:85%">{escape(str(self))}</pre>'
 
     @public
@@ -238,12 +238,12 @@ class Timeline(EagerDict):
             )
 
     @public
-    def plot(self, *, block: int = 0, path: str | Path | None = None) -> Any:
-        """Draw one recorded block: warps, tensor cores, copies in flight, stages.
+    def plot(self, *, cta: int = 0, path: str | Path | None = None) -> Any:
+        """Draw one recorded CTA: warps, tensor cores, copies in flight, stages.
 
         Parameters
         ----------
-        block : int
+        cta : int
             Of those that were recorded, from 0.
         path : str or Path, optional
             Where to save the picture.
@@ -256,11 +256,11 @@ class Timeline(EagerDict):
         Raises
         ------
         ArgumentError
-            No such block.
+            No such CTA.
         TensorCoreError
             matplotlib is not installed.
         """
-        if not 0 <= block < self.recording.blocks:
-            raise ArgumentError(f"block is {block}; {self.recording.blocks} were recorded, from 0")
-        title = f"{self.kernel}, block {self.recording.block_names[block]}: an estimate for sm_90a"
-        return drawing.draw(self.replay, block, title, path)
+        if not 0 <= cta < self.recording.ctas:
+            raise ArgumentError(f"CTA is {cta}; {self.recording.ctas} were recorded, from 0")
+        title = f"{self.kernel}, CTA {self.recording.cta_names[cta]}: an estimate for sm_90a"
+        return drawing.draw(self.replay, cta, title, path)

@@ -1,6 +1,6 @@
 """Trace of a timeline in Chrome's format, which ui.perfetto.dev opens.
 
-A block is a process. Its tracks are its warps, the tensor cores, the copies in flight, and a
+A CTA is a process. Its tracks are its warps, the tensor cores, the copies in flight, and a
 counter of stages. Times are microseconds at the clock of the cost table.
 """
 
@@ -31,26 +31,26 @@ def save(replay: Replay, kernel: str, path: Path) -> None:
 def events(replay: Replay, kernel: str) -> Iterator[dict[str, Any]]:
     """All events of the trace."""
     recording = replay.recording
-    for block in range(len(replay.warps) // recording.warps):
-        name = recording.block_names[block % recording.blocks]
-        copy = block // recording.blocks
+    for cta in range(len(replay.warps) // recording.warps):
+        name = recording.cta_names[cta % recording.ctas]
+        copy = cta // recording.ctas
         beside = f", resident copy {copy}" if copy else ""
-        yield _named("process_name", block, 0, f"{kernel} block {name}{beside} (estimate)")
+        yield _named("process_name", cta, 0, f"{kernel} CTA {name}{beside} (estimate)")
     yield from _warps(replay)
     yield from _tensor(replay)
     yield from _transfers(replay)
-    for block, times in occupancy(replay).items():
+    for cta, times in occupancy(replay).items():
         for at, (loading, full) in times:
             counts = {"loading": loading, "full": full}
-            yield {"ph": "C", "name": "stages", "pid": block, "ts": _us(replay, at), "args": counts}
+            yield {"ph": "C", "name": "stages", "pid": cta, "ts": _us(replay, at), "args": counts}
 
 
 def _warps(replay: Replay) -> Iterator[dict[str, Any]]:
     steps, per = replay.recording.steps, replay.recording.warps
     for warp in replay.warps:
-        yield _named("thread_name", warp.block, warp.number % per, f"warp {warp.number % per}")
+        yield _named("thread_name", warp.cta, warp.number % per, f"warp {warp.number % per}")
         for start, end, state, at, phase in warp.segments:
-            place = {"pid": warp.block, "tid": warp.number % per}
+            place = {"pid": warp.cta, "tid": warp.number % per}
             about = {"line": str(steps[at].loc), "state": STATES[state]}
             name = awaited(replay, phase) or STATES[state]
             yield _span(replay, name, state, start, end) | place | {"args": about}
@@ -61,11 +61,11 @@ def _tensor(replay: Replay) -> Iterator[dict[str, Any]]:
     for product in merged(replay.multiplications):
         track = TENSOR + (0 if product.scheduler is None else 1 + product.scheduler)
         instr = steps[product.at].instr
-        place = {"pid": product.block, "tid": track}
-        if (product.block, track) not in named:
-            named.add((product.block, track))
+        place = {"pid": product.cta, "tid": track}
+        if (product.cta, track) not in named:
+            named.add((product.cta, track))
             which = "" if product.scheduler is None else f" of scheduler {product.scheduler}"
-            yield _named("thread_name", product.block, track, f"tensor cores{which}")
+            yield _named("thread_name", product.cta, track, f"tensor cores{which}")
         about = {"line": str(steps[product.at].loc), "instruction": str(instr)}
         yield _span(replay, "multiply", "tensor", product.start, product.end) | place | {"args": about}
 
@@ -76,7 +76,7 @@ def _transfers(replay: Replay) -> Iterator[dict[str, Any]]:
     for number, transfer in enumerate(replay.transfers):
         name = f"{transfer.kind} {transfer.bytes:,} bytes"
         about = {"line": str(steps[transfer.at].loc), "bytes": transfer.bytes}
-        common = {"cat": "copies in flight", "id": number, "pid": transfer.block, "name": name}
+        common = {"cat": "copies in flight", "id": number, "pid": transfer.cta, "name": name}
         common |= {"tid": transfer.warp % replay.recording.warps}
         yield common | {"ph": "b", "ts": _us(replay, transfer.start), "args": about}
         yield common | {"ph": "e", "ts": _us(replay, transfer.end)}
@@ -87,7 +87,7 @@ def merged(products: list[Multiplication]) -> list[Multiplication]:
     last: dict[tuple[int, int | None], Multiplication] = {}
     out: list[Multiplication] = []
     for each in sorted(products):
-        key = each.block, each.scheduler
+        key = each.cta, each.scheduler
         before = last.get(key)
         if before is not None and before.at == each.at and each.start - before.end < 1:
             last[key] = before._replace(end=each.end)
@@ -99,7 +99,7 @@ def merged(products: list[Multiplication]) -> list[Multiplication]:
 
 
 def occupancy(replay: Replay) -> dict[int, list[tuple[float, tuple[int, int]]]]:
-    """For each block (time, (stages that load, stages that are full)).
+    """For each CTA (time, (stages that load, stages that are full)).
 
     A stage is what the bytes of one mbarrier fill: it loads from the issue of its first copy on, is
     full when its last copy has arrived, and until the first copy of its next turn is issued.
@@ -110,16 +110,16 @@ def occupancy(replay: Replay) -> dict[int, list[tuple[float, tuple[int, int]]]]:
             start, end = turns.get(transfer.phase, (transfer.start, transfer.end))
             turns[transfer.phase] = min(start, transfer.start), max(end, transfer.end)
     changes: dict[int, list[tuple[float, int, int]]] = {}
-    for (kind, block, slot, turn), (start, end) in turns.items():
-        after = turns.get((kind, block, slot, turn + 1))
-        here = changes.setdefault(block, [])
+    for (kind, cta, slot, turn), (start, end) in turns.items():
+        after = turns.get((kind, cta, slot, turn + 1))
+        here = changes.setdefault(cta, [])
         here += [(start, 1, 0), (end, -1, 1)]
         if after is not None:
             here.append((max(after[0], end), 0, -1))
     found_counts: dict[int, list[tuple[float, tuple[int, int]]]] = {}
-    for block, here in changes.items():
+    for cta, here in changes.items():
         loading = full = 0
-        counts = found_counts.setdefault(block, [])
+        counts = found_counts.setdefault(cta, [])
         for at, more_loading, more_full in sorted(here):
             loading, full = loading + more_loading, full + more_full
             counts.append((at, (loading, full)))
@@ -135,5 +135,5 @@ def _span(replay: Replay, name: str, kind: str, start: float, end: float) -> dic
     return {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": _us(replay, end) - begin}
 
 
-def _named(kind: str, block: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": block, "tid": track, "args": {"name": name}}
+def _named(kind: str, cta: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": cta, "tid": track, "args": {"name": name}}

@@ -73,7 +73,7 @@ class Product:
     groups: list[Completion] = field(default_factory=list)
     cycles: float = 0.0
     bytes: float = 0.0
-    block: int = 0
+    cta: int = 0
     at: int = 0
 
 
