@@ -11,6 +11,7 @@ omitted terms do not add up to a drift. tf32 has the exponents of f32: below 2^-
 """
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.sizes import cdiv
 
 SLAB = 32  # f32 of K that lie together: 128 bytes, a row of a shared tile
 ROWS = 64  # of a CTA's tile
@@ -125,4 +126,4 @@ def split_tile(x, parts, tile, index, slabs, k_major: bool):
 
 def depth_of_parts(K: int) -> int:
     """Number of columns of the parts of an operand with this K."""
-    return -(-K // SLAB) * 2 * SLAB
+    return cdiv(K, SLAB) * 2 * SLAB

@@ -21,6 +21,7 @@ from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE, cupy_stream, st
 from tensorcore_dsl.runtime.devices import current_devices
 from tensorcore_dsl.runtime.driver import cuda_driver
 from tensorcore_dsl.runtime.fast_launch import key_function
+from tensorcore_dsl.runtime.launch_config import check_stream
 from tensorcore_dsl.runtime.targets import current_target, device_arch, emulated_arch, target_arch, target_key
 from tensorcore_dsl.runtime.timing import DeviceClock, HostClock, current_stream, in_a_row, separately
 from tensorcore_dsl.runtime.trials import Bench, Trial, Tuning, fastest_first
@@ -28,11 +29,11 @@ from tensorcore_dsl.viz.html import html_table
 
 __all__ = [
     "CURRENT_DEVICE", "ArrayType", "Bench", "Description", "DeviceClock", "HostClock", "JsonStore", "Loc",
-    "TensorCoreArithmetic", "Trial", "Tuning", "as_dtype", "cache_directory", "cores", "cuda_driver",
-    "cupy_stream", "current_devices", "current_stream", "current_target", "describe", "device_arch",
-    "emulated_arch", "fastest_first", "from_numpy", "has_program_assembler", "html_table", "in_a_row",
-    "key_function", "publish", "replace_file", "separately", "stream_handle", "target_arch", "target_key",
-    "tensor_core_arithmetic", "torch_stream",
+    "TensorCoreArithmetic", "Trial", "Tuning", "as_dtype", "cache_directory", "check_stream", "cores",
+    "cuda_driver", "cupy_stream", "current_devices", "current_stream", "current_target", "describe",
+    "device_arch", "emulated_arch", "fastest_first", "from_numpy", "has_program_assembler", "html_table",
+    "in_a_row", "key_function", "publish", "replace_file", "separately", "stream_handle", "target_arch",
+    "target_key", "tensor_core_arithmetic", "torch_stream",
 ]  # fmt: skip
 
 

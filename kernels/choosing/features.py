@@ -15,6 +15,7 @@ import numpy as np
 from tensorcore_dsl.kernels.choosing.menu import F64, FRAGMENTS, PARTS, VECTORS, Menu
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape
+from tensorcore_dsl.kernels.sizes import cdiv
 
 # Rates of an H200 for each SM and cycle: those of the data sheet, and the measured CACHE and DRAM.
 CLOCK = 1.6e3  # cycles in a microsecond, under load
@@ -30,10 +31,6 @@ FULL_SM = 256  # threads that keep the tensor cores of an SM busy with mma.sync
 REGISTERS, THREADS = 1 << 16, 2048  # of an SM
 LAUNCH, NEXT_LAUNCH = 2.0, 0.9  # microseconds of the first kernel, and of each further one
 EXCHANGE, PEER = 5.0, 1.5  # stream-K: microseconds to exchange sums, and for each unit of a tile
-
-
-def ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
 
 
 class _Waves(NamedTuple):
@@ -61,9 +58,9 @@ def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
     hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
     slabs = where(menu.kind == PARTS, 1, menu.k_slabs)
     depth = where(hopper, slabs * 128, menu.BK * shape.itemsize)
-    all_steps = ceil(shape.K, depth // shape.itemsize)
-    tiles_below = ceil(shape.M, menu.BM * menu.cluster_m)
-    tiles_beside = ceil(shape.N, menu.BN * menu.cluster_n)
+    all_steps = cdiv(shape.K, depth // shape.itemsize)
+    tiles_below = cdiv(shape.M, menu.BM * menu.cluster_m)
+    tiles_beside = cdiv(shape.N, menu.BN * menu.cluster_n)
     tiles = tiles_below * tiles_beside * shape.batch
     work = tiles * where(hopper, 1, menu.split_k)
     accumulators = where(vectors, np.minimum(menu.BM, menu.BN), menu.WM * menu.WN // 32)
@@ -75,13 +72,13 @@ def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
     at_a_time = where(hopper, menu.clusters, SMS * resident)
     streamk = menu.streamk_units > 0
     units = where(streamk, menu.streamk_units, at_a_time)
-    waves = ceil(work, units)
-    busy = where(streamk, menu.streamk_units, ceil(work, waves)) * menu.cluster_size / SMS
-    together = ceil(np.minimum(work, at_a_time) * menu.cluster_size, SMS)
+    waves = cdiv(work, units)
+    busy = where(streamk, menu.streamk_units, cdiv(work, waves)) * menu.cluster_size / SMS
+    together = cdiv(np.minimum(work, at_a_time) * menu.cluster_size, SMS)
     return _Waves(
         depth,
         all_steps,
-        ceil(all_steps, menu.split_k),
+        cdiv(all_steps, menu.split_k),
         tiles_below,
         tiles_beside,
         tiles,
@@ -231,7 +228,7 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
         "k_bytes": K * itemsize,
         "out_aligned": N * shape.out_bytes % 16,
         "unaligned": (a_lines + b_lines) / (menu.BM + menu.BN),
-        "rest": ceil(launch.work * menu.cluster_size, SMS) - (launch.waves - 1) * launch.resident,
+        "rest": cdiv(launch.work * menu.cluster_size, SMS) - (launch.waves - 1) * launch.resident,
     }
 
 

@@ -24,6 +24,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 from tensorcore_dsl.kernels.hopper.f64_gemm import resident_ctas
 from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters
+from tensorcore_dsl.kernels.sizes import cdiv
 
 # Kinds of kernels. WGMMA: all types but f32. PARTS, FRAGMENTS: f32 by wgmma, from parts in memory or
 # from f32 operands. MMA: mma.sync. F64: mma.sync of f64 on Hopper. VECTORS: no tensor cores.
@@ -110,7 +111,7 @@ def _columns_of(config: Config) -> dict[str, Any]:
             "clusters": 0,
             "resident": resident_ctas(config),
         }
-    boxed = -(-config.BN // BOX) * BOX
+    boxed = cdiv(config.BN, BOX) * BOX
     blocks, registers = config.rows_per_consumer // 64, (config.BN + part_width(config)) // 2
     with_fragments = blocks * (config.BN // 2 + FRAGMENT_REGISTERS * config.k_slabs)
     return fields | {
@@ -166,10 +167,6 @@ def candidates(shape: ProblemShape, kinds: tuple[int, ...]) -> Menu:
     """Select the configurations of these kinds that can run a problem."""
     every = menu_of(kinds, shape.itemsize)
     return every.select(is_candidate(every, shape))
-
-
-def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
 
 
 def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
@@ -249,8 +246,8 @@ def _suits_mma(menu: Menu, shape: ProblemShape) -> Any:
 
 def _suits_f64(menu: Menu, shape: ProblemShape) -> Any:
     """Mask of f64 configurations: parts of K have three steps, and stream-K has an incomplete wave."""
-    tiles = _ceil(shape.M, menu.BM) * _ceil(shape.N, menu.BN)
-    units, steps = np.maximum(menu.streamk_units, 1), tiles * _ceil(shape.K, menu.BK)
+    tiles = cdiv(shape.M, menu.BM) * cdiv(shape.N, menu.BN)
+    units, steps = np.maximum(menu.streamk_units, 1), tiles * cdiv(shape.K, menu.BK)
     shared = (tiles % units > 0) & (units <= MAX_STREAMK_PEERS * tiles)
     shared &= steps >= MIN_STREAMK_STEPS * units
     suits = (menu.split_k == 1) | (3 * menu.split_k * menu.BK <= shape.K)

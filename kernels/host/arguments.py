@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import (
-    CURRENT_DEVICE,
-    Description,
-    as_dtype,
-    current_target,
-    describe,
-    from_numpy,
-    stream_handle,
-)
+from tensorcore_dsl.host import CURRENT_DEVICE, Description, as_dtype, current_target, describe, from_numpy
 from tensorcore_dsl.kernels.host.arrays import library_of
 
 F32_MAX = float(np.finfo(np.float32).max)
@@ -122,12 +114,6 @@ def f32_number(name: str, value: Any, what: str = "the product") -> float:
     if math.isfinite(converted) and abs(converted) > F32_MAX:
         raise tc.ArgumentError(f"{name} is {converted}, beyond the range of f32, which scales {what}")
     return converted
-
-
-def check_stream(stream: Any) -> None:
-    """Refuse an object that is no stream, on every target; None is the current one."""
-    if stream is not None:
-        stream_handle(stream)
 
 
 def on_host(array: Any) -> np.ndarray:

@@ -10,19 +10,12 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, target_arch
+from tensorcore_dsl.host import Description, check_stream, target_arch
 from tensorcore_dsl.kernels.ampere import attention as ampere
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig, attention_kernel
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
-from tensorcore_dsl.kernels.host.arguments import (
-    check_ascends,
-    check_stream,
-    described,
-    f32_number,
-    on_host,
-    present,
-)
+from tensorcore_dsl.kernels.host.arguments import check_ascends, described, f32_number, on_host, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
 from tensorcore_dsl.kernels.host.families import check_family, gives_registers, has_wgmma
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
@@ -30,6 +23,7 @@ from tensorcore_dsl.kernels.host.operands import check_half_precision, check_ran
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import cached_workspace
+from tensorcore_dsl.kernels.sizes import cdiv
 
 MAX_DEPTH = 256  # D: accumulators of 64 x D take D / 2 registers of a thread
 MAX_WINDOW = 2**30  # keys on one side; sums with positions stay within 32 bits
@@ -236,7 +230,7 @@ def _bind_sm80(
     batch, heads, queries, _ = descriptions["q"].shape
     sequences = arrays[5].shape[0] - 1 if traits.packed else batch
     # A packed sequence may have all queries; CTAs behind the end of a sequence have no work.
-    grid, options = (-(-queries // ampere.ROWS), heads, sequences), {"traits": traits}
+    grid, options = (cdiv(queries, ampere.ROWS), heads, sequences), {"traits": traits}
 
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
         return (q, k, v, o, o if lse is None else lse, *padded(lists, o), *scalars)
@@ -254,7 +248,7 @@ def _bind_sm90(
     lines = heads if traits.pack == 1 else descriptions["k"].shape[1]
     section = section_of(traits, descriptions["k"].shape[2], batch * lines)
     rows = config.BM // traits.pack
-    tiles = -(-queries // rows)
+    tiles = cdiv(queries, rows)
     if traits.packed:  # each sequence may begin a tile
         tiles = queries // rows + sequences
     options = {"config": config, "traits": traits}
@@ -283,8 +277,8 @@ def section_of(traits: AttentionTraits, keys: int, lines: int) -> int:
     first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
     """
     of_head = 2 * keys * (traits.depth + traits.width)
-    sections = -(-lines // max(L2_BYTES // of_head, 1))
-    return -(-lines // sections) if traits.right else 1
+    sections = cdiv(lines, max(L2_BYTES // of_head, 1))
+    return cdiv(lines, sections) if traits.right else 1
 
 
 def configured(
@@ -443,7 +437,7 @@ def chosen_family(family: Any) -> str:
 
 def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
     """Choose the fastest configuration on an H200, measured for D of 64, 128 and 256."""
-    row_q, row_v = (2 * SLAB * -(-n // SLAB) for n in (traits.depth, traits.width))  # bytes
+    row_q, row_v = (2 * SLAB * cdiv(n, SLAB) for n in (traits.depth, traits.width))  # bytes
     narrow = max(row_q, row_v) <= 2 * SLAB
     # A causal mask hides more of a higher tile. Pages and tanh take registers.
     short = traits.right and queries <= SHORT

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.host import check_stream
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.attention_gradients import ADDED, THREADS, TICKETS, add_splits, sum_rows
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
@@ -18,7 +19,7 @@ from tensorcore_dsl.kernels.hopper.attention_key_gradients import P_STAGES, key_
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import BM as QUERY_ROWS
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import query_gradients
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, WARPGROUP
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, empty_similar, on_stream
 from tensorcore_dsl.kernels.host.attention import (
     AttentionProblem,
@@ -33,6 +34,7 @@ from tensorcore_dsl.kernels.host.attention import (
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import scratch
+from tensorcore_dsl.kernels.sizes import cdiv
 
 # Heads of k and v that advance together in the list of tiles, so that concurrent tiles of a head visit
 # different blocks. If a head has many tiles, fewer heads: else the sums of dQ leave the cache. With 8
@@ -200,7 +202,7 @@ class Workspaces:
         if problem.traits.packed:
             blocks = queries // BM + 1
             return cls(BM, shares, (blocks, heads, sequences), (queries // BM + sequences) * heads, groups)
-        blocks = -(-queries // BM)
+        blocks = cdiv(queries, BM)
         return cls(BM, shares, (blocks, heads, sequences), blocks * heads * sequences, groups)
 
     def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
@@ -232,7 +234,7 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         return before, (q, k, v, grad, *rows, dk, dv, *last), (q, k, v, grad, *rows, dq, *last)
 
     # A packed sequence may have all queries, or all keys; CTAs behind the end of one have no work.
-    of_keys = -(-keys // ampere.ROWS), kv_heads, sequences
+    of_keys = cdiv(keys, ampere.ROWS), kv_heads, sequences
     launches = (
         (sum_rows, spaces.grid, THREADS, {"BM": ampere.ROWS, "traits": traits}),
         (ampere.key_gradients, of_keys, ampere.THREADS * ampere.column_parts(traits), {"traits": traits}),
@@ -249,8 +251,8 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     sequences = arrays[7].shape[0] - 1 if traits.packed else batch
     config, splits = configured_gradients(problem, sequences)
     spaces = Workspaces.of(problem, config.BM, SHARES if config.one_pass else 0, sequences, splits)
-    of_head, groups = -(-keys // config.BN), kv_heads * splits
-    tiles, query_tiles = of_head * groups * sequences, -(-queries // QUERY_ROWS) * heads * sequences
+    of_head, groups = cdiv(keys, config.BN), kv_heads * splits
+    tiles, query_tiles = of_head * groups * sequences, cdiv(queries, QUERY_ROWS) * heads * sequences
     section = LONG_SECTION if of_head >= MANY_TILES else SECTION  # not for packed sequences
     if not config.one_pass:
         section = section_of(traits, keys, heads * batch)
@@ -292,7 +294,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
             (query_gradients, min(query_tiles, SMS), threads, {"traits": traits}),
         )
     if splits > 1:
-        blocks = -(-keys * max(traits.depth, traits.width) // ADDED)
+        blocks = cdiv(keys * max(traits.depth, traits.width), ADDED)
         launches += ((add_splits, (blocks, kv_heads, batch), THREADS, {"traits": traits}),)
     return _bind_all(problem, launches, by_kernel, arrays, stream)
 
@@ -322,9 +324,9 @@ def choose_kernels(problem: AttentionProblem, sequences: int) -> tuple[bool, int
 
     def rounds(rows: int, size: int, heads: int) -> float:
         """Time of all tiles of `size` rows, in times of the longest one."""
-        tiles = -(-rows // size) * heads * (1 if traits.packed else sequences)
+        tiles = cdiv(rows, size) * heads * (1 if traits.packed else sequences)
         # A causal mask hides half of the mean tile. The longest tiles start first.
-        return max(tiles / 2 / SMS + 0.1, 1.0) if traits.right and not traits.left else ceil(tiles / SMS)
+        return max(tiles / 2 / SMS + 0.1, 1.0) if traits.right and not traits.left else cdiv(tiles, SMS)
 
     def time(one_pass: bool, splits: int) -> float:
         """Time of all gradients, in times of the longest tile of one kernel without splits."""

@@ -17,6 +17,7 @@ from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.attention import check_lists, checked_problem, chosen_family, configured
 from tensorcore_dsl.kernels.host.attention_backward import configured_gradients
 from tensorcore_dsl.kernels.host.summation import Summation
+from tensorcore_dsl.kernels.sizes import cdiv
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class AttentionPlan:
     @property
     def _slabs(self) -> int:
         """Slabs of 64 columns of the greater D."""
-        return -(-max(self.traits.depth, self.traits.width) // SLAB)
+        return cdiv(max(self.traits.depth, self.traits.width), SLAB)
 
 
 def plan_attention(

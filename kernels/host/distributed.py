@@ -21,6 +21,7 @@ from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.families import has_wgmma
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank
 from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
+from tensorcore_dsl.kernels.sizes import cdiv
 
 # Tiles, and the relative time of an element of one: narrow tiles load more for each product, and two
 # CTAs of a cluster share what they load. Fitted to 40 shapes on two H200s, all three products.
@@ -300,7 +301,7 @@ def _reduced(
         raise tc.ArgumentError(f"x has {M} rows; the {group.world} ranks need equal parts of them")
     config = config or _choose(rows, M, N, k_major)
     _check_config(config, rows, dtype)
-    columns = -(-N // config.BN)
+    columns = cdiv(N, config.BN)
     shape = group.world, rows, columns * config.BN
     inbox = _kept(group, ("inbox", shape, dtype), lambda: group.shared(shape, dtype))
     blocks = rows // distributed_gemm.BLOCK * columns
@@ -341,7 +342,7 @@ def _choose(rows: int, M: int, N: int, k_major: bool) -> HopperConfig:
 
     def time(config: HopperConfig) -> float:
         high = config.BM * config.cluster_m
-        waves = -(-(M // high) * -(-N // config.BN) // (SMS // config.cluster_m))
+        waves = cdiv((M // high) * cdiv(N, config.BN), SMS // config.cluster_m)
         return float(waves * config.BM * config.BN * TILES[config])
 
     return min(fitting, key=time)

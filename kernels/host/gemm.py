@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe
+from tensorcore_dsl.host import check_stream, describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, element_type, present
+from tensorcore_dsl.kernels.host.arguments import element_type, present
 from tensorcore_dsl.kernels.host.arrays import astype, on_stream, zero_factors
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,

@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, current_target, describe, key_function, target_arch, target_key
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, is_array, shown
+from tensorcore_dsl.host import (
+    Description,
+    check_stream,
+    current_target,
+    describe,
+    key_function,
+    target_arch,
+    target_key,
+)
+from tensorcore_dsl.kernels.host.arguments import described, is_array, shown
 from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like, on_stream
 from tensorcore_dsl.kernels.host.operands import check_bits
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue, split_args

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,14 +10,14 @@ from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe, target_arch
+from tensorcore_dsl.host import Description, check_stream, describe, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, WeightFormat, mixed_gemm_kernel
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.mixed_gemm import SLAB, HopperMixedConfig, hopper_mixed_gemm
 from tensorcore_dsl.kernels.hopper.packed_gemm import packed_gemm, packed_stages
 from tensorcore_dsl.kernels.host import operands
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, present, vector_bytes
+from tensorcore_dsl.kernels.host.arguments import described, present, vector_bytes
 from tensorcore_dsl.kernels.host.families import (
     check_family,
     check_supported,
@@ -35,6 +34,7 @@ from tensorcore_dsl.kernels.host.padding import VECTOR
 from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.summation import summation_of_packed
+from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import EpilogueCall, check_epilogue
 
 # Rows of A up to which a tile has this many -> shapes of CTAs: (warp_tiles, warps_n, warps_k), the
@@ -152,7 +152,7 @@ def plan_mixed(
         of_tma = HopperTraits(store_by_threads=by_threads, **shared)
         plan = plan_hopper(packed_gemm, config, of_tma, (M, N), format=b.format)
         return replace(plan, summation=summation)
-    grid = -(-N // config.columns), -(-M // config.tokens), config.split_k
+    grid = cdiv(N, config.columns), cdiv(M, config.tokens), config.split_k
     kernel = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
     traits = AmpereTraits(vec_a=vec_a, vec_d=vector_bytes(problem.d), **shared)
     plan = Plan(kernel, config, traits, grid, (("format", b.format),), summation=summation)
@@ -264,12 +264,12 @@ def _choose_many_rows(
     tried = []
     for rows, parts in ROWS_AND_PARTS:
         config = HopperConfig(BM=128, BN=rows, stages=2, split_k=parts, swapped=True)
-        waves = -(-M // rows) * -(-N // config.BM) * parts / SMS
+        waves = cdiv(cdiv(M, rows) * cdiv(N, config.BM) * parts, SMS)
         stage = STAGE + format.dtype.bits // 4 * STAGE_BITS + rows / 64 * STAGE_ROWS
         tile = K / SLAB / parts * stage + (parts - 1) * rows / 64 * EXCHANGE
         spills = (rows, parts) == (256, 1) and by_threads and not format.group
         if parts <= K // CHUNK and not spills:
-            tried.append((math.ceil(waves) * tile, config))
+            tried.append((waves * tile, config))
     microseconds, config = min(tried, key=lambda pair: pair[0])
     return microseconds, replace(config, stages=min(MOST_STAGES, packed_stages(config, format)))
 
@@ -282,7 +282,7 @@ def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> tuple[float, 
     for tokens, (consumers, blocks) in product(TOKENS, CONSUMERS):
         if tokens * blocks <= most_tokens and (tokens == smallest or 32 <= tokens < smallest):
             tile = HopperMixedConfig(tokens, consumers, blocks, stages=2)
-            tiles = -(-N // tile.columns) * -(-M // tokens)
+            tiles = cdiv(N, tile.columns) * cdiv(M, tokens)
             most = min(MAX_SPLIT, chunks // 2)
             for split in {1, *(max(1, min(waves * SMS // tiles, most)) for waves in (1, 2))}:
                 config = replace(tile, split_k=split)
@@ -302,7 +302,7 @@ def _microseconds(
         OF_COLUMNS + tokens * OF_BOTH + (format.dtype.bits // 4 - 1) * OF_BITS
     )
     partial_sums = parts * M * N * 4 / 1e6 if parts > 1 else 0
-    return -(-ctas // SMS) * chunks / parts * chunk + (parts - 1) * PART + partial_sums * MEGABYTE
+    return cdiv(ctas, SMS) * chunks / parts * chunk + (parts - 1) * PART + partial_sums * MEGABYTE
 
 
 def _wgmma_bytes(config: HopperMixedConfig, format: WeightFormat) -> tuple[int, int]:
@@ -315,7 +315,7 @@ def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfi
     tokens = next((rows for rows in SHAPES if rows >= M), max(SHAPES))
     chunks = K // CHUNK
     widest_first = [MixedConfig(tokens, *shape, stages=2) for shape in SHAPES[tokens]]
-    ctas_of = lambda config: -(-N // config.columns) * -(-M // tokens)
+    ctas_of = lambda config: cdiv(N, config.columns) * cdiv(M, tokens)
     config = next((x for x in widest_first if ctas_of(x) >= ENOUGH), widest_first[-1])
     ctas = ctas_of(config)
     most = target_arch().shared_kib * 1024 - SMEM_RESERVED

@@ -11,6 +11,7 @@ from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, WeightFormat
 from tensorcore_dsl.kernels.ampere.mixed_packing import THREADS, pack_weights
 from tensorcore_dsl.kernels.host.arguments import described, element_type, present, shown, vector_bytes
 from tensorcore_dsl.kernels.host.arrays import empty_like
+from tensorcore_dsl.kernels.sizes import cdiv
 
 TILE = 16  # columns of a block
 # Type of the weights -> element types of the array that has them, one number each.
@@ -123,7 +124,7 @@ def pack(b: Any, scales: Any, zeros: Any = None, *, dtype: Any = None) -> Packed
     words = empty_like(b, words_shape((K, N), dtype), tc.s32)
     refused = empty_like(b, (1,), tc.s32)
     refused[:] = 0
-    grid = -(-words.shape[1] // (4 * THREADS)), words.shape[0]
+    grid = cdiv(words.shape[1], 4 * THREADS), words.shape[0]
     if 0 not in in_b.shape:
         pack_weights[grid, THREADS](b, words, refused, dtype=dtype)
     if int(refused[0]):

@@ -19,6 +19,7 @@ from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.host.arrays import restrided
 from tensorcore_dsl.kernels.host.families import has_negative_stride, has_wgmma, stores_without_tma
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.sizes import cdiv
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
 VECTOR = 16  # bytes: TMA reads rows that start at multiples
@@ -70,7 +71,7 @@ def with_line_stride(x: Any, description: Description, axis: int) -> Any:
     if description.shape[single] != 1:
         return x
     strides = list(description.strides)
-    strides[single] = -(-description.shape[axis] // VECTOR) * VECTOR
+    strides[single] = cdiv(description.shape[axis], VECTOR) * VECTOR
     return restrided(x, tuple(strides))
 
 
@@ -210,7 +211,7 @@ def padded_shape(x: Description, axis: int) -> tuple[int, ...]:
     *batch, rows, cols = x.shape
     lines, width = (rows, cols) if axis == ROWS else (cols, rows)
     per_line = LINE // x.type.dtype.itemsize
-    return (*batch, lines, -(-width // per_line) * per_line)
+    return (*batch, lines, cdiv(width, per_line) * per_line)
 
 
 def copied_bytes(problem: GemmProblem, copies: Iterable[Copy]) -> int:

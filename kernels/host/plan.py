@@ -33,6 +33,7 @@ from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 from tensorcore_dsl.kernels.host.summation import Summation, summation_of
 from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
+from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
 log = logging.getLogger(__name__)
@@ -306,7 +307,7 @@ def _hopper_traits(problem: GemmProblem) -> HopperTraits:
 def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     """Wrap the plan in a kernel that also reduces the rows of D."""
     *batch, M, N = problem.d.shape
-    parts = -(-N // plan.config.stored_columns)
+    parts = cdiv(N, plan.config.stored_columns)
     shape = (len(problem.row_reductions), parts, math.prod((*batch, M)))
     reductions = row_reduction.RowReductions(problem.row_reductions)
     return replace(
@@ -320,7 +321,7 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
 
 def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
     config: AmpereConfig = choice.choose_config(problem, "sm80") if requested is None else requested
-    grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
+    grid = cdiv(problem.M, config.BM) * cdiv(problem.N, config.BN) * config.split_k
     if config.is_of_vectors:
         return _plan_vectors(problem, config, grid)
     rows, depth = 8 if problem.dtype == tc.f64 else 16, 32 // problem.dtype.itemsize  # of one product
@@ -336,7 +337,7 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
         kernel, traits = f64_gemm, _f64_pipeline_traits(problem, traits)
         if config.streamk_units:
             kernel, streamk = f64_streamk_gemm, problem.dtype
-            grid = min(config.streamk_units, grid * -(-problem.K // config.BK))
+            grid = min(config.streamk_units, grid * cdiv(problem.K, config.BK))
         else:
             grid = min(grid, SMS * resident_ctas(config))
     elif config.streamk_units:
@@ -408,7 +409,7 @@ def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:
     """Refuse split-K of f16 sums, and with more parts than tiles along K."""
     if problem.accumulate == tc.f16:
         raise tc.ArgumentError(f"split-K adds up f32 partial sums, and not those of f16: {config}")
-    if config.split_k > -(-problem.K // config.BK):
+    if config.split_k > cdiv(problem.K, config.BK):
         raise tc.ArgumentError(f"K is {problem.K}: not every part of K has a tile: {config}")
 
 
@@ -418,7 +419,7 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     if problem.c is not None and problem.reads_c:
         vec_d = min(vec_d, vector_bytes(problem.c))
     k_major = problem.a_k_major and problem.b_k_major
-    tiles = -(-K // config.BK) // config.split_k
+    tiles = cdiv(K, config.BK) // config.split_k
     # Bytes of s8 that are gathered one by one, and f32 in two parts, leave no registers for
     # prefetched fragments.
     registers = problem.multiplied_as != tc.f32 and (k_major or problem.dtype.itemsize > 1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.sizes import cdiv
 
 SMS = 132  # of an H100 SXM or H200; on fewer SMs persistent CTAs just take more turns
 # CTAs of a cluster -> clusters that run at the same time on an H200, by
@@ -98,7 +99,7 @@ class ProblemShape:
     @property
     def k_slabs(self) -> int:
         """128-byte slabs of K."""
-        return -(-self.K * self.itemsize // SWIZZLE_BYTES)
+        return cdiv(self.K * self.itemsize, SWIZZLE_BYTES)
 
 
 def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
@@ -106,7 +107,7 @@ def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     if config.swapped:
         M, N = N, M
     rows, cols = config.BM * config.cluster_m, config.BN * config.cluster_n
-    return -(-M // rows) * -(-N // cols) * batch
+    return cdiv(M, rows) * cdiv(N, cols) * batch
 
 
 def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
@@ -118,8 +119,8 @@ def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """
     count = cluster_tiles(config, M, N, batch)
     if config.split_k == 1:
-        waves = -(-count // active_clusters(config))
-        count = -(-count // max(waves, 1))
+        waves = cdiv(count, active_clusters(config))
+        count = cdiv(count, max(waves, 1))
     return count * config.cluster_size
 
 

@@ -17,6 +17,7 @@ from tensorcore_dsl.kernels.hopper.row_reduction import THREADS, RowReduction, c
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
 from tensorcore_dsl.kernels.host.launch import bind
+from tensorcore_dsl.kernels.sizes import cdiv
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class RowReductionResult:
     def bind(self, partials: Any, out: Any, stream: Any) -> Callable[..., None]:
         """Bind a function that combines arrays like `partials` into arrays like `out`."""
         out = self.allocate(partials) if out is None else out
-        grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.reductions))
+        grid = (cdiv(math.prod(self.shape[1:]), THREADS), len(self.reductions))
         # Transforms are applied already; without them, one kernel serves all reductions by `op`.
         ops = tuple(replace(reduction, transform=None) for reduction in self.reductions)
         options, arrays = {"reductions": ops}, (partials, out)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description
+from tensorcore_dsl.host import Description, check_stream
 from tensorcore_dsl.kernels.choosing.choice import choose, choose_promoted
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, is_array, number
+from tensorcore_dsl.kernels.host.arguments import described, is_array, number
 from tensorcore_dsl.kernels.host.arrays import zero_factors, zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import (
@@ -29,6 +29,7 @@ from tensorcore_dsl.kernels.host.launch import (
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
 # Fields of a configuration
@@ -116,8 +117,8 @@ def _prepare_scaled(
     if dtype not in (tc.e4m3, tc.e5m2):
         raise tc.ArgumentError(f"a holds {dtype}; block-scaled products are of e4m3 or e5m2")
     (M, K), N = in_a.shape, in_b.shape[1]
-    _check_scales("a_scales", read, (M, -(-K // BLOCK)), "a row and 128 of K")
-    _check_scales("b_scales", read, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
+    _check_scales("a_scales", read, (M, cdiv(K, BLOCK)), "a row and 128 of K")
+    _check_scales("b_scales", read, (cdiv(K, BLOCK), cdiv(N, BLOCK)), "128 of K and of N")
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
     check_written(read, out=out)
     if 0 in (M, N):

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description
+from tensorcore_dsl.host import Description, check_stream
 from tensorcore_dsl.kernels.choosing.choice import choose_sparse
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.host import families, operands, padding
-from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import TERMS, zero_terms
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c, without_terms
 from tensorcore_dsl.kernels.host.operands import GemmProblem

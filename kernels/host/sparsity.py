@@ -18,6 +18,7 @@ from tensorcore_dsl.kernels.hopper import sparse_packing
 from tensorcore_dsl.kernels.hopper.sparse_packing import FORMATS, NIBBLES, ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import empty_like
+from tensorcore_dsl.kernels.sizes import cdiv
 
 NO_CHUNK = 2**31 - 1  # index of the first chunk with too many nonzeros, if there is none
 
@@ -90,13 +91,13 @@ def format_of(dtype: tc.DType) -> Format:
 
 def values_shape(shape: tuple[int, int], format: Format) -> tuple[int, int]:
     """Rows, and stored columns up to a multiple of 16 bytes."""
-    kept = -(-shape[1] // format.chunk) * format.kept
-    return shape[0], -(-kept // format.line) * format.line
+    kept = cdiv(shape[1], format.chunk) * format.kept
+    return shape[0], cdiv(kept, format.line) * format.line
 
 
 def metadata_shape(shape: tuple[int, int], format: Format) -> tuple[int, int, int]:
     """Blocks of rows, stages, words."""
-    return -(-shape[0] // ROWS), -(-shape[1] // format.depth), THREADS * format.words
+    return cdiv(shape[0], ROWS), cdiv(shape[1], format.depth), THREADS * format.words
 
 
 def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
@@ -140,7 +141,7 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     pack = _pack if isinstance(a, np.ndarray) else _pack_by_kernel
     (values, metadata), excess = pack(a, format)
     if excess < NO_CHUNK and not prune:
-        row, chunk = divmod(excess, -(-cols // format.chunk))
+        row, chunk = divmod(excess, cdiv(cols, format.chunk))
         first = chunk * format.chunk
         elements = f"a[{row}, {first}:{first + format.chunk}]"
         raise tc.ArgumentError(
@@ -214,7 +215,7 @@ def _pack(a: np.ndarray, format: Format) -> tuple[tuple[np.ndarray, np.ndarray],
     places = np.sort(order[:, :, : format.kept], axis=2)
     values = np.take_along_axis(chunks, places, 2).reshape(len(a), -1)
     lost: Any = np.take_along_axis(sizes, order[:, :, format.kept :], 2).any(axis=2)
-    existing = -(-a.shape[1] // format.chunk)
+    existing = cdiv(a.shape[1], format.chunk)
     excess = int(np.argmax(lost[:, :existing])) if lost.any() else NO_CHUNK
     wanted = values_shape(a.shape, format)
     values = np.ascontiguousarray(values[:, : wanted[1]]).view(a.dtype)

@@ -13,6 +13,7 @@ from tensorcore_dsl.kernels.ampere.split_k import BYTES, SUMS, THREADS
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.workspace import scratch
+from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
 
@@ -44,7 +45,7 @@ def bind_split_k(
     kernel, options = kernel_of_epilogue(SUMS[dtype], options, used.epilogue, first=5)
     total = bind(
         kernel,
-        M * -(-N // (THREADS * width)),
+        M * cdiv(N, THREADS * width),
         THREADS,
         options,
         (partials, c, d, *scalars),

@@ -11,6 +11,7 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.host.arrays import empty_like, transposed
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.workspace import scratch
+from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.split_f32 import ROWS, SLAB, WARPS, depth_of_parts, split_kernel
 
 
@@ -50,4 +51,4 @@ def bind_split(
 def _ctas(parts: tuple[int, ...]) -> int:
     """Number of CTAs that write parts of this shape."""
     *batch, rows, depth = parts
-    return math.prod(batch) * -(-rows // ROWS) * (depth // (2 * SLAB))
+    return math.prod(batch) * cdiv(rows, ROWS) * (depth // (2 * SLAB))

@@ -20,6 +20,7 @@ from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_mma
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.split_f32 import SLAB
 from tensorcore_dsl.kernels.user_functions import name_of
 
@@ -273,7 +274,7 @@ def _step(config: Config, dtype: tc.DType) -> int:
 def _parts(config: Config, dtype: tc.DType, K: int) -> tuple[int, ...]:
     """First elements of the parts of split-K."""
     step, split_k = _step(config, dtype), config.split_k
-    steps = -(-K // step)
+    steps = cdiv(K, step)
     return tuple(part * steps // split_k * step for part in range(split_k))
 
 

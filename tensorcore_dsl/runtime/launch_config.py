@@ -182,7 +182,18 @@ def configured(
 
 
 def check_stream(stream: Any) -> None:
-    """ArgumentError unless the object is a stream of a launch, on the CPU too."""
+    """Refuse an object that is no stream, on every target.
+
+    Parameters
+    ----------
+    stream : stream, optional
+        As for `stream_handle`. None: the current stream.
+
+    Raises
+    ------
+    ArgumentError
+        Something else.
+    """
     if stream is not None:
         stream_handle(stream)
 
