@@ -78,6 +78,11 @@ class DType:
         return max(16, self.bits)
 
     @property
+    def fragment_register_bits(self) -> int:
+        """Width of a register of a fragment: 32 or 64."""
+        return 64 if self.bits == 64 else 32
+
+    @property
     def per_register(self) -> int:
         """Elements in one 32-bit register of a fragment (1 for 64-bit types)."""
         return max(1, 32 // self.storage_bits)

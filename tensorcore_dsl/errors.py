@@ -73,6 +73,12 @@ class Loc:
     function: str = ""
     caller: Loc | None = None
 
+    @classmethod
+    def of_function(cls, function: Any) -> Loc:
+        """The first line of a Python function."""
+        code = function.__code__
+        return cls(code.co_filename, code.co_firstlineno, function=function.__name__)
+
     def chain(self) -> list[Loc]:
         """List the location and its call sites, innermost first."""
         locs, loc = [], self

@@ -81,11 +81,6 @@ def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) ->
     return start <= (line, column) and (end_line, end_column) <= end
 
 
-def _place_of(function: Any) -> Loc:
-    code = function.__code__
-    return Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
-
-
 def _place_of_yield(function: Any) -> Loc | None:
     """The first `yield` or `await` of a generator or a coroutine."""
     source = source_of(function)
@@ -105,7 +100,7 @@ def require_source(function: Any) -> Source:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UnsupportedSyntax(
             f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain functions",
-            _place_of_yield(function) or _place_of(function),
+            _place_of_yield(function) or Loc.of_function(function),
         )
     source = source_of(function)
     if source is None:

@@ -31,9 +31,7 @@ class Type:
 
     @property
     def register_bits(self) -> int:
-        if self.layout is not None:
-            return 64 if self.dtype.bits == 64 else 32
-        return self.dtype.register_bits
+        return self.dtype.register_bits if self.layout is None else self.dtype.fragment_register_bits
 
     @property
     def is_group(self) -> bool:

@@ -69,9 +69,7 @@ class Operand:
     @property
     def register_bits(self) -> int:
         """Width of each register."""
-        if self.layout is not None:
-            return 64 if self.dtype.bits == 64 else 32
-        return self.dtype.register_bits
+        return self.dtype.register_bits if self.layout is None else self.dtype.fragment_register_bits
 
     @property
     def type_name(self) -> str:

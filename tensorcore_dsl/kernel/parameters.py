@@ -100,7 +100,7 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
             f"kernel {function.__name__}: a launch passes no 'self', although the kernel is "
             "defined in a class; leave it out, and pass what the kernel needs of the object as "
             "arguments (tc.Const for what is known at compile time)",
-            _place(function),
+            Loc.of_function(function),
         )
     return parameters
 
@@ -148,10 +148,5 @@ def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
             f"kernel {function.__name__}: {name!r} cannot be annotated with {text}; allowed are "
             "tc.Array, tc.PeerArray, tc.Const (a value known at compile time), element types such as "
             f"tc.f32 or np.float32, int, float, bool, one of these | None, or nothing{hint}",
-            _place(function),
+            Loc.of_function(function),
         ) from None
-
-
-def _place(function: Callable[..., Any]) -> Loc:
-    code = function.__code__
-    return Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
