@@ -1,9 +1,12 @@
-"""Arrays of other libraries, as they are exported by DLPack."""
+"""Arrays of zeros and of normally distributed numbers, and arrays of other libraries, as DLPack exports them."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -21,3 +24,14 @@ class Dlpack:
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.array.__dlpack__(**options)
+
+
+def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
+    """Zeros of a shape; 64 of them without one."""
+    return np.zeros(shape or 64, dtype)
+
+
+def normal(*shape: int, dtype: Any = ml_dtypes.bfloat16, order: Any = "C", seed: int = 0) -> np.ndarray:
+    """Normally distributed numbers, which depend on the shape and the seed alone."""
+    draw = np.random.default_rng((*shape, seed))
+    return np.asarray(draw.standard_normal(shape).astype(dtype), order=order)

@@ -39,6 +39,7 @@ os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
 # Tests are about the emulator, on a machine with a GPU too, except those marked `gpu`. Modules are
 # imported, and fixtures of modules made, with this value.
 os.environ[targets.TARGET_VARIABLE] = "cpu"
+os.environ.pop(targets.ARCH_VARIABLE, None)
 # torch.compile starts a process for each core, in each of pytest's workers.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # JAX would take most of a GPU's memory, in each of pytest's workers.
@@ -89,6 +90,15 @@ def sdist(source: Path) -> Path:
 @pytest.fixture(scope="session")
 def wheel(sdist: Path) -> Path:
     return wheels.build("wheel", sdist, sdist.parent)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)

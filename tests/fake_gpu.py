@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -248,3 +250,23 @@ class DeviceNDArray:
 
 
 DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"
+
+
+def is_native(function: Any) -> bool:
+    """True for a launch in machine code."""
+    return isinstance(function, type(len))
+
+
+def fake_cupy(monkeypatch: Any, empty: Any) -> list[int]:
+    """Install a CuPy with the function `empty`; [the handle of its current stream]."""
+    current = [0]
+
+    @contextmanager
+    def external(handle: int) -> Any:
+        current[0] = handle
+        yield
+        current[0] = 0
+
+    cuda = SimpleNamespace(ExternalStream=external)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, empty=empty))
+    return current

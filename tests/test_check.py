@@ -21,6 +21,7 @@ from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.session import Session, checking
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.kernel import compiled
+from tests.arrays import zeros
 
 HERE = __file__
 
@@ -53,10 +54,6 @@ def dynamic(out: tc.Array):
 
 FILLED = fill.function.__code__.co_firstlineno + 2
 UNWRITTEN = unwritten.function.__code__.co_firstlineno + 6
-
-
-def zeros(n: int = 64) -> Any:
-    return np.zeros(n, np.int32)
 
 
 # -- kernel.check --------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +25,7 @@ from tensorcore_dsl.kernels.copy_matrix import (
 )
 from tensorcore_dsl.kernels.host import copies, padding
 from tensorcore_dsl.kernels.host.launch import _cached as known_calls
+from tests.fake_gpu import fake_cupy
 from tests.fuzz.product_cases import FILL, NUMPY, Draw, laid_out, values
 
 pytestmark = pytest.mark.thorough
@@ -296,19 +295,11 @@ def test_copies_are_what_was_planned(shape, axis):
 
 def test_copies_belong_to_the_stream_of_the_product(monkeypatch):
     """Elsewhere they could come before what wrote the operands, or after their product."""
-    current, done = [0], []
-
-    @contextmanager
-    def external(handle: int) -> Any:
-        current[0] = handle
-        yield
-        current[0] = 0
+    current, done = fake_cupy(monkeypatch, np.empty), []
 
     def note(what: str) -> None:
         done.append((what, current[0]))
 
-    cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=external), empty=np.empty)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
     array = type("ndarray", (np.ndarray,), {"__module__": "cupy"})
     a, d = np.zeros((4, 4), np.float32).view(array), np.zeros((4, 4), np.float32).view(array)
     monkeypatch.setattr(copies, "_assign", lambda pairs: note("copies"))

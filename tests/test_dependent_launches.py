@@ -16,15 +16,12 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.errors import Race
 from tensorcore_dsl.interpreter.sanitizer import stream_order
+from tests.arrays import zeros
 from tests.running import marked_lines
 
 ONE, OTHER = "# one", "# other"
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
-
-
-def zeros(count=64):
-    return np.zeros(count, np.int32)
 
 
 # -- kernels ----------------------------------------------------------------------------------

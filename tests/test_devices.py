@@ -13,13 +13,14 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.errors import ArgumentError, AssertionFailed, Deadlock, EmulationError, OperandError, Race
 from tensorcore_dsl.interpreter.sanitizer import access_history
+from tests import arrays
 from tests.planted import devices as planted
 
 WORLD = 4
 
 
 def zeros(*shape: int, dtype: Any = np.int32) -> list[np.ndarray]:
-    return [np.zeros(shape or 64, dtype) for _ in range(WORLD)]
+    return [arrays.zeros(*shape, dtype=dtype) for _ in range(WORLD)]
 
 
 def ranks(*shape: int, dtype: Any = np.int32) -> list[np.ndarray]:

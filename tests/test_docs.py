@@ -14,12 +14,6 @@ from tensorcore_dsl.isa.reference import CHAPTERS, braces, chapter, merged, numb
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def on_cpu(monkeypatch):
-    monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
-    monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
-
-
 ALL = [*generate.PAGES, generate.INSTRUCTIONS, "CONTRIBUTING.md", "CHANGELOG.md"]
 
 

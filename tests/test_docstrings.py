@@ -76,12 +76,6 @@ CLASSES = {n: v for n, v in EVERY.items() if inspect.isclass(v) and not issubcla
 INTRINSICS = {n: v for n, v in EVERY.items() if n.startswith("tensorcore_dsl.numba.") and n not in FUNCTIONS}
 
 
-@pytest.fixture(autouse=True)
-def on_cpu(monkeypatch):
-    monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
-    monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
-
-
 def sections(value):
     return NumpyDocString(inspect.getdoc(value) or "")
 

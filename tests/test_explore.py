@@ -16,6 +16,7 @@ from tensorcore_dsl.interpreter.scheduling.orders import Journal, Schedule, Swit
 from tensorcore_dsl.kernels import tutorial
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tests.arrays import normal
 
 HERE = __file__
 
@@ -295,11 +296,6 @@ def test_variations_are_many_and_do_not_repeat():
 # -- no false alarms -----------------------------------------------------------------------------
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-RNG = np.random.default_rng(3)
-
-
-def normal(rows: int, cols: int) -> Any:
-    return RNG.standard_normal((rows, cols)).astype(BF16)
 
 
 @pytest.mark.thorough

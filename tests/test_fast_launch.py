@@ -28,7 +28,7 @@ from tensorcore_dsl.runtime.fast_launch import (
 )
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
-from tests.fake_gpu import CUBIN, DeviceNDArray, FakeGpu, OnGpu, packed
+from tests.fake_gpu import CUBIN, DeviceNDArray, FakeGpu, OnGpu, is_native, packed
 
 pytestmark = pytest.mark.skipif(not native_function.available(), reason="there is no fast path")
 
@@ -137,10 +137,6 @@ VIEWS = [  # of 8 x 8 elements, each with a property of its own
 
 def launcher(gpu, cubin=CUBIN, **options):
     return Launcher(lambda types: cubin, LaunchConfig.of((4, 2), 128), gpu, **options)
-
-
-def is_native(function):
-    return isinstance(function, type(len))
 
 
 def warm(run, *values):

@@ -16,6 +16,7 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.fast_launch import native_function
+from tests.fake_gpu import is_native
 from tests.hopper_kernels import first_box
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not driver.cuda_available(), reason="no GPU")]
@@ -26,10 +27,6 @@ def add(x: tc.Array, y: tc.Array, number: tc.f32, count: tc.s32):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     if i < count:
         y[i] = x[i] + number
-
-
-def is_native(function: Any) -> bool:
-    return isinstance(function, type(len))
 
 
 def test_tensors_of_many_shapes_and_places():

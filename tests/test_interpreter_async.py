@@ -8,14 +8,11 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds, Race, Uninitialised
 from tests import async_kernels as kernels
+from tests.arrays import zeros
 from tests.running import run
 
 RNG = np.random.default_rng(5)
 ORDERS = (None, 1, 2, 3)
-
-
-def zeros(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.int32)
 
 
 # -- arrivals that leave (9.7.13.15.14) ----------------------------------------------------------

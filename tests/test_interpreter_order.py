@@ -13,10 +13,10 @@ from tensorcore_dsl.errors import Deadlock, EmulationError
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
+from tests.arrays import normal
 
 SEEDS = range(8)
 BF16 = np.dtype(ml_dtypes.bfloat16)
-RNG = np.random.default_rng(3)
 
 
 def run(
@@ -184,10 +184,6 @@ def test_polls_and_deadlocks(seed):
         run(waiting, 1, 64, out, order=seed)
 
 
-def normal(rows: int, cols: int) -> np.ndarray:
-    return RNG.standard_normal((rows, cols)).astype(BF16)
-
-
 GEMMS = [
     HopperConfig(BM=64, BN=32, stages=2, pingpong=True),
     HopperConfig(BM=64, BN=32, stages=3, pingpong=True, cluster_n=2),
@@ -217,7 +213,7 @@ def test_products_are_the_same_in_every_order(config):
 @pytest.mark.thorough
 def test_gates_are_the_same_in_every_order():
     config = HopperConfig(BM=64, BN=64, stages=2, pingpong=True, cluster_n=2)
-    x, gate, up = normal(128, 192), normal(96, 192).T, normal(96, 192).T
+    x, gate, up = normal(128, 192), normal(96, 192).T, normal(96, 192, seed=1).T
     found = []
     for order in (None, 0, 1):
         found.append(np.zeros((128, 96), BF16))

@@ -16,6 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race
 from tensorcore_dsl.interpreter.sanitizer import stream_order
 from tests import map_kernels
+from tests.arrays import zeros
 from tests.running import marked_lines
 
 ONE, OTHER = "# one", "# other"
@@ -23,10 +24,6 @@ BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 TENSOR_LOAD = map_kernels.LOAD.format(2)
 PROXY_FENCE = "fence.proxy.async.global"
-
-
-def zeros(count: int = 128) -> Any:
-    return np.zeros(count, np.int32)
 
 
 def pdl(kernel: Any, grid: int = 2, block: int = 64) -> Any:
@@ -174,7 +171,7 @@ def bulk_produce(x, flag, wait: tc.Const = True):
 
 
 def signalled(*, first: Any = (), second: Any = (), consumer: Any = consume) -> Any:
-    x, flag, out = zeros(), zeros(2), zeros()
+    x, flag, out = zeros(128), zeros(2), zeros(128)
     produce[2, 64](x, flag, **dict(first))
     pdl(consumer)(x, flag, out, **dict(second))
     return out
@@ -213,42 +210,42 @@ def one_of_several_readers_is_not_awaited(bug):
 
 
 def block_tells_block(bug):
-    x, flag = zeros(), zeros(2)
+    x, flag = zeros(128), zeros(2)
     produce[2, 64](x, flag)
     how = "st.relaxed.gpu" if bug else "st.release.gpu"
-    pdl(one_block_polls)(x, flag, zeros(1), zeros(), how=how)
+    pdl(one_block_polls)(x, flag, zeros(1), zeros(128), how=how)
 
 
 def launch_tells_launch(bug):
-    x, flag, again = zeros(), zeros(2), zeros(2)
+    x, flag, again = zeros(128), zeros(2), zeros(2)
     produce[2, 64](x, flag)
     pdl(pass_on)(flag, again, how="ld.relaxed.gpu" if bug else "ld.acquire.gpu")
-    pdl(consume)(x, again, zeros())
+    pdl(consume)(x, again, zeros(128))
 
 
 def other_views_of_the_flag(bug):
     """The flag lies elsewhere in the arguments of both launches."""
-    x, flags = zeros(), zeros(8)
+    x, flags = zeros(128), zeros(8)
     produce[2, 64](x, flags[4:])
-    pdl(consume)(x, flags[4:] if not bug else flags[:4] + 1, zeros())
+    pdl(consume)(x, flags[4:] if not bug else flags[:4] + 1, zeros(128))
 
 
 def bulk_load_behind_the_wrong_flag(bug):
-    x, flag = zeros(), zeros(2)
+    x, flag = zeros(128), zeros(2)
     produce[2, 64](x, flag, fence=PROXY_FENCE)
-    pdl(bulk_consume)(x, flag if not bug else flag + 1, zeros())
+    pdl(bulk_consume)(x, flag if not bug else flag + 1, zeros(128))
 
 
 def bulk_store_before_its_wait(bug):
-    x, flag = zeros(), zeros(2)
+    x, flag = zeros(128), zeros(2)
     bulk_produce[2, 64](x, flag, wait=not bug)
-    pdl(consume)(x, flag, zeros())
+    pdl(consume)(x, flag, zeros(128))
 
 
 def streams(bug):
-    x, flag = zeros(), zeros(2)
+    x, flag = zeros(128), zeros(2)
     produce.configured(2, 64, stream=7)(x, flag, how="st.relaxed.gpu" if bug else "st.release.gpu")
-    consume.configured(2, 64, stream=8)(x, flag, zeros())
+    consume.configured(2, 64, stream=8)(x, flag, zeros(128))
 
 
 CASES = [
@@ -294,18 +291,18 @@ def test_bulk_copies_need_a_fence_of_proxies_on_either_side():
 
 def test_flags_in_memory_that_was_freed_order_nothing():
     """An array in the place of the flag's is another array."""
-    x, flag = zeros(), zeros(2)
+    x, flag = zeros(128), zeros(2)
     address = flag.ctypes.data
     produce[2, 64](x, flag)
     del flag
     again = [np.ones(2, np.int32) for _ in range(50)]
     same = [array for array in again if array.ctypes.data == address]
     with pytest.raises(Race):
-        pdl(consume)(x, same[0] if same else again[0], zeros())
+        pdl(consume)(x, same[0] if same else again[0], zeros(128))
 
 
 def test_a_long_chain_of_signals_keeps_what_may_still_overlap():
-    x, flags = zeros(), [zeros(2) for _ in range(14)]
+    x, flags = zeros(128), [zeros(2) for _ in range(14)]
     produce[2, 64](x, flags[0])
     for before, behind in zip(flags, flags[1:], strict=False):
         pdl(pass_on)(before, behind)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl.numerics.architectures import model
-from tensorcore_dsl.numerics.products import Product, matmul
+from tensorcore_dsl.numerics.products import matmul
+from tests.numerics_cases import mma
 
 FLOATS = {
     "f16": (5, 10),
@@ -19,10 +20,6 @@ FLOATS = {
     "e5m2": (5, 2),
     "e2m1": (2, 1),
 }
-
-
-def mma(shape, a, d, b=None, c=None, family="mma", **more):
-    return Product(family, *shape, a, b or a, c or d, d, **more)
 
 
 def first_element(p, arch, a, b, c, **more):

@@ -206,12 +206,6 @@ def test_no_merge_was_left_half_done():
 SMALL = demo.Case(tc.f16, tc.f16, (64, 64, 32), ("row", "row"))
 
 
-@pytest.fixture
-def on_cpu():
-    with tc.target("cpu"):
-        yield
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -223,14 +217,14 @@ def on_cpu():
     ],
     ids=lambda case: str(case.dtype),
 )
-def test_demo_accepts_what_is_right(case, on_cpu):
+def test_demo_accepts_what_is_right(case):
     result = demo.run(case, "cpu")
     assert result.good and result.seconds > 0
     assert len(result.cells()) == len(demo.COLUMNS) and result.cells()[-1] == "ok"
 
 
 @pytest.mark.parametrize("wrong", [lambda d: d * 1.01, lambda d: d + 0.1, lambda d: 0 * d])
-def test_demo_refuses_what_is_wrong(monkeypatch, capsys, on_cpu, wrong):
+def test_demo_refuses_what_is_wrong(monkeypatch, capsys, wrong):
     """One element that rounding does not explain is enough."""
     real = kernels.gemm
 

@@ -15,6 +15,7 @@ from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.sanitizer import access_history
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.races import Races
+from tests.arrays import zeros
 from tests.planted.global_races import load, store
 from tests.running import line_of
 
@@ -29,10 +30,6 @@ def run(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
     for array, copy in zip(arguments, copies, strict=True):
         if isinstance(array, np.ndarray):
             array[...] = copy
-
-
-def zeros(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.int32)
 
 
 # -- observation ----------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +21,7 @@ from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
 from tensorcore_dsl.runtime import driver
 from tests import whole_numbers
+from tests.fake_gpu import fake_cupy
 from tests.whole_numbers import hopper  # noqa: F401
 
 pytestmark = pytest.mark.thorough
@@ -307,20 +306,8 @@ def test_statistics_that_there_are_not():
 
 def test_parts_come_from_the_memory_of_their_stream(monkeypatch):
     """Where else they lay, another stream could be given them before the launch has ended."""
-    current = [0]
-
-    @contextmanager
-    def external(handle: int) -> Any:
-        current[0] = handle
-        yield
-        current[0] = 0
-
     made: list[tuple[int, Any]] = []
-    cupy = SimpleNamespace(
-        cuda=SimpleNamespace(ExternalStream=external),
-        empty=lambda shape, dtype: made.append((current[0], shape)),
-    )
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    current = fake_cupy(monkeypatch, lambda shape, dtype: made.append((current[0], shape)))
     like = type("ndarray", (), {"__module__": "cupy"})()
     allocate_partials(like, (1, 2, 3), tc.f32, None)
     allocate_partials(like, (1, 2, 3), tc.f32, SimpleNamespace(ptr=77))

@@ -19,6 +19,7 @@ from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
+from tests.arrays import normal
 
 pytestmark = pytest.mark.thorough
 
@@ -26,10 +27,6 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 RNG = np.random.default_rng(13)
 SLACK = 2.0**-11  # of the sum of magnitudes: what 128 terms lose in a tensor core
-
-
-def normal(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
-    return np.asarray(RNG.standard_normal((rows, cols)).astype(dtype), order=order)
 
 
 def on_hopper(function: Any, *operands: Any, **options: Any) -> Any:
@@ -43,7 +40,7 @@ def on_hopper(function: Any, *operands: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
 def test_promoted_sums_do_not_drift(dtype):
     """Terms of one sign, where each step of the tensor core truncates: the worst for fast sums."""
-    a, b = abs(normal(64, 2048, dtype)), abs(normal(2048, 32, dtype, "F"))
+    a, b = abs(normal(64, 2048, dtype=dtype)), abs(normal(2048, 32, dtype=dtype, order="F"))
     wanted = a.astype(np.float64) @ b.astype(np.float64)
 
     def error(accumulate: Any) -> float:
@@ -147,7 +144,7 @@ def whole(scales: np.ndarray, shape: tuple[int, int], high: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 203, 400)])
 def test_scaled_products(dtype, shape):
     M, N, K = shape
-    a, b = normal(M, K, dtype), normal(K, N, dtype, "F")
+    a, b = normal(M, K, dtype=dtype), normal(K, N, dtype=dtype, order="F")
     a_scales = RNG.uniform(0.5, 2, (M, -(-K // 128))).astype(np.float32)
     b_scales = RNG.uniform(0.5, 2, (-(-N // 128), -(-K // 128))).astype(np.float32).T
     found = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32)
@@ -157,7 +154,7 @@ def test_scaled_products(dtype, shape):
 
 
 def test_scales_of_one_change_nothing():
-    a, b = normal(100, 256, E4M3), normal(256, 144, E4M3, "F")
+    a, b = normal(100, 256, dtype=E4M3), normal(256, 144, dtype=E4M3, order="F")
     ones = np.ones((100, 2), np.float32), np.ones((2, 2), np.float32)
     found = on_hopper(kernels.scaled_gemm, a, b, *ones, epilogue=lambda v, row, col: v + 1)
     wanted = on_hopper(kernels.gemm, a, b, epilogue=lambda v, row, col: v + 1)

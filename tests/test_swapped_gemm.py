@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.choosing.menu import WGMMA, as_loaded, candidates, menu
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, cluster_tiles
+from tests.arrays import normal
 
 pytestmark = pytest.mark.thorough
 
@@ -29,9 +31,7 @@ TILES = {
 LAYOUTS = ["CC", "CF", "FC", "FF"]
 
 
-def operand(rows: int, cols: int, order: Any = "C", dtype: Any = np.float16, seed: int = 0) -> Any:
-    draw = np.random.default_rng((rows, cols, seed))
-    return np.asarray(draw.standard_normal((rows, cols)).astype(dtype), order=order)
+operand = partial(normal, dtype=np.float16)
 
 
 def bits(x: Any) -> list[int]:
@@ -52,7 +52,7 @@ def test_bits_are_those_of_the_usual_tile(tile, layout):
     """Two tiles by two or more, the last ones not full, K with a tail."""
     if layout[1] == "C" and tile.get("cluster_n"):  # whole boxes of 64 columns of B for each CTA
         tile = {**tile, "BM": 128}
-    a, b = operand(136, 168, layout[0]), operand(168, 264, layout[1])
+    a, b = operand(136, 168, order=layout[0]), operand(168, 264, order=layout[1])
     usual, swapped = both(a, b, tile=tile)
     assert bits(usual) == bits(swapped)
 
@@ -60,7 +60,7 @@ def test_bits_are_those_of_the_usual_tile(tile, layout):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("parts", [{"split_k": 2}, {"split_k": 2, "cluster_m": 2}, {"split_k": 4}], ids=str)
 def test_parts_of_k(parts, dtype):
-    a, b = operand(72, 520, dtype=dtype), operand(520, 200, "F", dtype)
+    a, b = operand(72, 520, dtype=dtype), operand(520, 200, dtype=dtype, order="F")
     usual = replace(USUAL, split_k=parts["split_k"], stages=2)
     found = both(a, b, usual=usual, tile={"BM": 64, "BN": 32, **parts})
     assert bits(found[0]) == bits(found[1])
@@ -68,7 +68,7 @@ def test_parts_of_k(parts, dtype):
 
 @pytest.mark.parametrize("N", [133, 132, 136], ids=["elements", "8 bytes", "TMA"])
 def test_epilogues_and_lines_of_any_width(N):
-    a, b, c = operand(72, 160), operand(160, N, "F"), operand(72, N)
+    a, b, c = operand(72, 160), operand(160, N, order="F"), operand(72, N)
     bias = operand(1, N)[0]
     options: dict[str, Any] = {"alpha": 0.5, "beta": 2, "tile": {"BM": 64, "BN": 48}}
     given: Any = (c, bias, operand(72, 1))
@@ -82,7 +82,7 @@ def test_epilogues_and_lines_of_any_width(N):
 
 def test_batches_and_sums_in_f16():
     a = np.stack([operand(72, 136, seed=i) for i in range(2)])
-    for b in (operand(136, 80, "F"), np.stack([operand(136, 80, seed=i) for i in range(2)])):
+    for b in (operand(136, 80, order="F"), np.stack([operand(136, 80, seed=i) for i in range(2)])):
         usual, swapped = both(a, b, tile={"BM": 64, "BN": 80})
         assert bits(usual) == bits(swapped)
     usual, swapped = both(a[0], b[0], tile={"BM": 64, "BN": 80}, accumulate=tc.f16)
@@ -116,7 +116,7 @@ def test_choices_with_row_reductions_are_not_swapped():
 
 def test_boxes_of_columns_that_lie_side_by_side():
     """B with N contiguous, and swapped A with M contiguous, take widths that are no whole boxes."""
-    a, b = operand(136, 168, "F"), operand(168, 264, "C")
+    a, b = operand(136, 168, order="F"), operand(168, 264, order="C")
     usual = kernels.gemm(a, b, config=USUAL)
     for changes in (
         {"BN": 80},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ playwright = pytest.importorskip(
 
 SCRIPT = str(Path(__file__).with_name("viewed_kernels.py"))
 LINES = Path(SCRIPT).read_text().splitlines()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
