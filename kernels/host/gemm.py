@@ -72,8 +72,9 @@ def gemm(  # noqa: PLR0913
         or one of s8 and one of u8, or one of e4m3 and one of e5m2. fp8 is converted to f16 where
         the GPU is no sm_90a. Both may be batches of matrices in a leading axis, or one of them a
         batch and the other one matrix for all (wgmma kernels). A may be a `SparseMatrix`. B may be
-        `PackedWeights` of 4 or 8 bits, with A f16 or bf16. For many rows, weights
-        with scales of groups may be rounded to A's type; a HopperMixedConfig keeps the scales in f32.
+        `PackedWeights` of 4 or 8 bits, with A f16 or bf16. If these have scales of groups, and A has 128
+        rows or more, the kernel may round each weight times its scale to the type of A. It never does
+        with config=HopperMixedConfig(...).
     c : array, optional
         Added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
         such as a row (N,) or a column (M, 1). None: nothing is added.
