@@ -20,5 +20,5 @@ def check_fields(config: Any) -> None:
             kind = "True or False" if of_flag else "a whole number"
             raise tc.ArgumentError(
                 f"{field.name} of {type(config).__name__} is {brief(value)} "
-                f"({type(value).__name__}); needed is {kind}"
+                f"({type(value).__name__}); it must be {kind}"
             )

@@ -69,7 +69,7 @@ def apply_epilogue(epilogue, value, coord):
         return value.dtype(result)
     if not hasattr(result, "dtype") or hasattr(result, "shape") or result.dtype == tc.pred:
         raise tc.CompileError(
-            f"the epilogue {name_of(function)} returns {kind_of(result)}; needed is a number, the "
+            f"the epilogue {name_of(function)} returns {kind_of(result)}; it must be a number, the "
             f"element of D",
             definition(function),
         )
@@ -106,7 +106,7 @@ def split_args(epilogue_args: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         return (), ()
     if not isinstance(epilogue_args, Mapping) or not all(isinstance(n, str) for n in epilogue_args):
         raise tc.ArgumentError(
-            f"epilogue_args is {brief(epilogue_args)}; needed is a dictionary of names and values, "
+            f"epilogue_args is {brief(epilogue_args)}; it must be a dictionary of names and values, "
             f"such as {{'bias': bias}}"
         )
     return tuple(epilogue_args), tuple(epilogue_args.values())
@@ -117,7 +117,7 @@ def named_arguments(names: Any) -> tuple[str, ...]:
     several = isinstance(names, (tuple, list, set, frozenset, Mapping, KeysView))
     if several and all(isinstance(name, str) for name in names):
         return tuple(names)
-    raise tc.ArgumentError(f"epilogue_args is {brief(names)}; needed are names, such as ('bias',)")
+    raise tc.ArgumentError(f"epilogue_args is {brief(names)}; they must be names, such as ('bias',)")
 
 
 def kernel_of_epilogue(

@@ -145,9 +145,7 @@ def test_equal_texts_have_equal_bits(name):
         if text == needed:
             assert same(invariant(a, b, out=np.empty_like(d), config=config, **options), d)
         else:
-            with pytest.raises(
-                tc.ArgumentError, match="has one order of summation, which (Hopper|Ampere)Config.* has not"
-            ):
+            with pytest.raises(tc.ArgumentError, match="(Hopper|Ampere)Config.* sums in another order than"):
                 invariant(a, b, config=config, **options)
     assert len(found) == ORDERS[name]
 
@@ -436,7 +434,7 @@ def test_explain_bits():
     ]
     with tc.target("cpu", "sm_80"):
         assert "sums:       8 products" in kernels.explain_bits(kernels.plan(a, b, None, d))
-    with pytest.raises(tc.ArgumentError, match="needed is what kernels.plan or"):
+    with pytest.raises(tc.ArgumentError, match="must be what kernels.plan or"):
         kernels.explain_bits("plan")
 
 
@@ -444,7 +442,7 @@ def test_what_is_refused():
     a, b = numbers(64, 512, dtype=F32), numbers(512, 64, dtype=F32, order="F")
     with pytest.raises(tc.ArgumentError, match="'any' or 'batch_invariant'"):
         kernels.gemm(a, b, bits="free")
-    with pytest.raises(tc.ArgumentError, match="32 of K.*needed is.*|needed is .*32 of K"):
+    with pytest.raises(tc.ArgumentError, match="products must be .*32 of K"):
         invariant(a, b, family="sm80")
     with pytest.warns(tc.PerformanceWarning, match="rows of the result are not contiguous"):
         assert same(invariant(a, b, out=np.empty((64, 64), F32, "F")), invariant(a, b))

@@ -56,9 +56,9 @@ def three(value: Any, row: Any, col: Any, bias: Any) -> Any:
 X = np.zeros((64, 64), np.float32)
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = {
     # arrays
-    "None": (gemm, (None, H), {}, "a is None (NoneType); needed is an array of NumPy"),
-    "b is None": (gemm, (H, None), {}, "b is None (NoneType); needed is an array"),
-    "list": (gemm, ([[1.0]], H), {}, "a is [[1.0]] (list); needed is an array of NumPy, Numba, torch or "
+    "None": (gemm, (None, H), {}, "a is None (NoneType); it must be an array of NumPy"),
+    "b is None": (gemm, (H, None), {}, "b is None (NoneType); it must be an array"),
+    "list": (gemm, ([[1.0]], H), {}, "a is [[1.0]] (list); it must be an array of NumPy, Numba, torch or "
              "CuPy, or another one with __cuda_array_interface__ or __dlpack__; np.asarray(x, dtype) makes one"),
     "no axes": (gemm, (np.array(1, np.float16), H), {}, "a has shape (); a matrix is needed"),
     "vector": (gemm, (H, H[0]), {}, "b has shape (64,); a matrix is needed, or a batch of them in a leading "
@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "c: a list": (gemm, (H, H, [1.0] * 64), {}, "c is [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, ...] (list)"),
     # numbers
     "beta without C": (gemm, (H, H), {"beta": 2.0}, "beta is 2.0, but there is no C"),
-    "alpha: an array": (gemm, (H, H), {"alpha": np.ones(2)}, "alpha is array([1., 1.]) (numpy.ndarray); needed is a number"),
+    "alpha: an array": (gemm, (H, H), {"alpha": np.ones(2)}, "alpha is array([1., 1.]) (numpy.ndarray); it must be a number"),
     "alpha: complex": (gemm, (H, H), {"alpha": 1j}, "alpha is 1j (complex)"),
     "beta: out of range": (gemm, (H, H, H), {"beta": 1e39}, "beta is 1e+39, beyond the range of f32"),
     "s8 alpha: NaN": (gemm, (S, S), {"alpha": np.nan}, "alpha is nan; products of s8 take integer alpha"),
@@ -123,9 +123,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "family: number": (gemm, (H, H), {"family": 90}, "family is 90; allowed are sm80, sm90"),
     "family: name": (gemm, (H, H), {"family": "sm100"}, "family is 'sm100'; allowed are sm80, sm90"),
     "family: f64": (gemm, (H.astype(float),) * 2, {"family": "sm90"}, "they have no f64"),
-    "config: dictionary": (gemm, (H, H), {"config": {"BM": 64}}, "config is {'BM': 64}; needed is a kernels.AmpereConfig for sm80"),
+    "config: dictionary": (gemm, (H, H), {"config": {"BM": 64}}, "config is {'BM': 64}; it must be a kernels.AmpereConfig for sm80"),
     "config: another family": (gemm, (H, H), {"config": AmpereConfig(), "family": "sm90"}, "and sm90 was asked for"),
-    "config: class": (gemm, (H, H), {"config": HopperConfig}, "needed is a kernels.AmpereConfig"),
+    "config: class": (gemm, (H, H), {"config": HopperConfig}, "must be a kernels.AmpereConfig"),
     "stream: text": (gemm, (H, H), {"stream": "x"}, "a stream cannot be a str"),
     # epilogues
     "epilogue: number": (gemm, (H, H), {"epilogue": 3}, "epilogue is 3; a function epilogue(value, row, col)"),
@@ -135,9 +135,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "epilogue_args: unknown": (gemm, (H, H), {"epilogue": three, "epilogue_args": {"bias": BIAS, "scale": 1}},
                                "a function epilogue(value, row, col, bias, scale) of the kernel language is needed: "
                                "got an unexpected keyword argument 'scale'"),
-    "epilogue_args: list": (gemm, (H, H), {"epilogue": three, "epilogue_args": [BIAS]}, "needed is a dictionary of names"),
+    "epilogue_args: list": (gemm, (H, H), {"epilogue": three, "epilogue_args": [BIAS]}, "must be a dictionary of names"),
     "epilogue_args: value": (gemm, (H, H), {"epilogue": three, "epilogue_args": {"bias": [1, 2]}},
-                             "epilogue_args['bias'] is [1, 2] (list); needed is an array or a number"),
+                             "epilogue_args['bias'] is [1, 2] (list); it must be an array or a number"),
     "epilogue_args: range": (gemm, (H, H), {"epilogue": three, "epilogue_args": {"bias": 1e39}}, "epilogue_args['bias'] is 1e+39"),
     "epilogue_args: masked": (gemm, (H, H), {"epilogue": three, "epilogue_args": {"bias": np.ma.array(BIAS)}}, "masked array"),
     "epilogue_args in out": (gemm, (H, H), {"epilogue": three, "epilogue_args": {"bias": X[0]}, "out": X},
@@ -148,10 +148,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "sparse: alpha": (gemm, (SPARSE, B), {"alpha": "x"}, "alpha is 'x' (str)"),
     "sparse: stream": (gemm, (SPARSE, B), {"stream": "x"}, "a stream cannot be a str"),
     "sparse: batch": (gemm, (SPARSE, B[None]), {}, "b has shape (1, 64, 64)"),
-    "sparse: config": (gemm, (SPARSE, B), {"config": AmpereConfig()}, "needed is a kernels.HopperConfig"),
+    "sparse: config": (gemm, (SPARSE, B), {"config": AmpereConfig()}, "must be a kernels.HopperConfig"),
     "sparse: out": (gemm, (SPARSE, WIDE.view(BF16)[:64, :64]), {"out": WIDE.view(BF16)[:64, :64]}, "out shares memory with b"),
-    "compress: sparse": (kernels.compress, (SPARSE,), {}, "needed is an array"),
-    "compress: prune": (kernels.compress, (B,), {"prune": "x"}, "prune is 'x'; needed is True or False"),
+    "compress: sparse": (kernels.compress, (SPARSE,), {}, "must be an array"),
+    "compress: prune": (kernels.compress, (B,), {"prune": "x"}, "prune is 'x'; it must be True or False"),
     # grouped
     "grouped: offsets": (grouped, (B, EXPERTS, [0, 10, 64]), {}, "offsets is [0, 10, 64] (list)"),
     "grouped: wide offsets": (grouped, (B, EXPERTS, OFFSETS.astype(np.int64)), {}, "offsets are s64 of shape (3,)"),
@@ -159,14 +159,14 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
                                 "offsets must ascend; offsets[1] is 99"),
     "grouped: out": (grouped, (B, EXPERTS, OFFSETS), {"out": B}, "out shares memory with a"),
     "grouped: out's type": (grouped, (B, EXPERTS, OFFSETS), {"out": X}, "out holds f32; the product gives bf16"),
-    "grouped: config": (grouped, (B, EXPERTS, OFFSETS), {"config": "x"}, "config is x; needed is a kernels.HopperConfig"),
+    "grouped: config": (grouped, (B, EXPERTS, OFFSETS), {"config": "x"}, "config is x; it must be a kernels.HopperConfig"),
     "grouped: types": (grouped, (B, EXPERTS.astype(np.float16), OFFSETS), {}, "operands are all bf16 or all f16"),
     "grouped: a matrix": (grouped, (B, B, OFFSETS), {}, "b has shape (64, 64); 3 axes are needed"),
     # gated
     "swiglu: None": (swiglu, (B, None, B.T), {}, "w_gate is None"),
     "swiglu: out": (swiglu, (B, B.T, B.T), {"out": B}, "out shares memory with x"),
     "swiglu: epilogue": (swiglu, (B, B.T, B.T), {"epilogue": 1}, "epilogue is 1"),
-    "swiglu: config": (swiglu, (B, B.T, B.T), {"config": AmpereConfig()}, "needed is a kernels.HopperConfig"),
+    "swiglu: config": (swiglu, (B, B.T, B.T), {"config": AmpereConfig()}, "must be a kernels.HopperConfig"),
     # scaled
     "scaled: number": (scaled, (F, F.T, F_SCALES, 1.0), {}, "b_scales is 1.0 (float)"),
     "scaled: batch": (scaled, (F, F.T[None], F_SCALES, W_SCALES), {}, "b has shape (1, 128, 64); 2 axes are needed"),
@@ -178,10 +178,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
         for field, value in {"pingpong": True, "split_k": 2, "k_slabs": 2, "swapped": True}.items()
     },
     # requantised
-    "requantised: None": (requantised, (S, S.T, None), {}, "scale is None (NoneType); needed is a number, or an f32 array"),
-    "requantised: list": (requantised, (S, S.T, [0.5] * 64), {}, "(list); needed is a number, or an f32 array"),
-    "requantised: NaN": (requantised, (S, S.T, np.nan), {}, "scale is nan; needed is a finite number"),
-    "requantised: range": (requantised, (S, S.T, 10**400), {}, "needed is a number, or an f32 array"),
+    "requantised: None": (requantised, (S, S.T, None), {}, "scale is None (NoneType); it must be a number, or an f32 array"),
+    "requantised: list": (requantised, (S, S.T, [0.5] * 64), {}, "(list); it must be a number, or an f32 array"),
+    "requantised: NaN": (requantised, (S, S.T, np.nan), {}, "scale is nan; it must be a finite number"),
+    "requantised: range": (requantised, (S, S.T, 10**400), {}, "must be a number, or an f32 array"),
     "requantised: zero": (requantised, (S, S.T, 0.5), {"zero": np.zeros(2)}, "zero is array([0., 0.])"),
     "requantised: no axes": (requantised, (S, S.T, np.array(0.5, np.float32)), {}, "scale holds f32 of shape ()"),
     "requantised: batch": (requantised, (S[None], S.T, 0.5), {}, "a has shape (1, 64, 64); 2 axes are needed"),
@@ -207,7 +207,7 @@ def test_equal_numbers_are_not_the_same_call():
         for alpha in (1, 1.0, np.float32(1)):
             assert kernels.gemm(a, H, alpha=alpha)[0, 0] == kernels.gemm(a, H)[0, 0]
         for alpha in (True, np.bool_(True), np.complex64(1), 1 + 0j):
-            with pytest.raises(tc.ArgumentError, match="alpha is .*needed is a number"):
+            with pytest.raises(tc.ArgumentError, match="alpha is .*must be a number"):
                 kernels.gemm(a, H, alpha=alpha)
         signs = [np.signbit(kernels.gemm(a, H, alpha=zero)) for zero in (0.0, -0.0, 0, 0.0)]
         assert np.array_equal(signs[0], ~signs[1]) and np.array_equal(signs[0], signs[2])
@@ -515,7 +515,7 @@ def test_errors_of_epilogues_are_at_their_lines():
         (some, {}, tc.CompileError, "no one type"),
         (lambda value, row, col: value > 0, {}, tc.CompileError, "returns a Scalar of pred"),
         (lambda value, row, col: (value, row), {}, tc.CompileError, "returns a tuple"),
-        (lambda value, row, col, bias: bias, bias, tc.CompileError, "of f32; needed is a number"),
+        (lambda value, row, col, bias: bias, bias, tc.CompileError, "of f32; it must be a number"),
         (lambda value, row, col, bias: value + bias[row, col], bias, tc.OperandError, "takes 1 index"),
         (lambda value, row, col, bias: value + bias[col + 1], bias, tc.OutOfBounds, "argument 'bias'"),
     ]  # fmt: skip

@@ -175,7 +175,7 @@ BAD_GROUPS: list[Any] = [
     (dict(a=whole(16, 72)), "a is 16x72 and each matrix of b 64x8: K differs"),
     (dict(b=whole(64, 8)), "b has shape (64, 8); 3 axes are needed"),
     (dict(a=whole(2, 16, 64)), "a has shape (2, 16, 64); 2 axes are needed"),
-    (dict(offsets=FEW[:2]), "offsets are s32 of shape (2,); needed are 3 s32, one more than b has"),
+    (dict(offsets=FEW[:2]), "offsets are s32 of shape (2,); they must be 3 s32, one more than b has"),
     (dict(offsets=FEW.astype(np.int64)), "offsets are s64 of shape (3,)"),
     (dict(a=whole(16, 64, dtype=F16)), "operands are all bf16 or all f16, not a f16, b bf16"),
     (dict(a=whole(16, 64, dtype=E4M3), b=whole(2, 64, 8, dtype=E4M3)), "not a e4m3, b e4m3"),
@@ -304,7 +304,7 @@ OFFSETS = groups_of((30, 34))
     "arguments, options, text",
     [
         ((A, B[:32], OFFSETS), {}, "a is 64x64 and b 32x64: K differs"),
-        ((A, B, OFFSETS.astype(np.int64)), {}, r"offsets are s64 of shape \(3,\); needed are s32"),
+        ((A, B, OFFSETS.astype(np.int64)), {}, r"offsets are s64 of shape \(3,\); they must be s32"),
         ((A, B, groups_of((30, 35))), {}, "offsets go from 0 to 65"),
         ((A, B, OFFSETS), {"config": HopperConfig(pingpong=True)}, "takes no pingpong=True"),
     ],

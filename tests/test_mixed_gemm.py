@@ -479,7 +479,7 @@ def test_torch_packs_and_multiplies():
     [
         (lambda q, s, z: (q[:100], s, z, tc.s4), r"K a multiple of 128 and N of 16"),
         (lambda q, s, z: (q[:, :20], s, z, tc.s4), r"K a multiple of 128 and N of 16"),
-        (lambda q, s, z: (q, s[:, :16], z, tc.s4), r"needed is \(32,\) or \(K / group, 32\)"),
+        (lambda q, s, z: (q, s[:, :16], z, tc.s4), r"must be \(32,\) or \(K / group, 32\)"),
         (lambda q, s, z: (q, np.ones((16, 32), F16), z, tc.s4), r"a group of 32, 64 or a multiple of 128"),
         (lambda q, s, z: (q, s.astype(np.float64), z, tc.s4), r"scales hold f64"),
         (lambda q, s, z: (q, s, z, tc.u4), r"no weights of u4: these are from 0 to 15"),
@@ -531,7 +531,7 @@ def test_gemm_refuses(options, message):
 def test_gemm_refuses_packed_weights_as_a_and_older_targets():
     q, scales, _ = weights(tc.s4, 128, 32, 64, F16)
     packed = kernels.pack(q, scales, dtype=tc.s4)
-    with pytest.raises(tc.ArgumentError, match=r"a is .*PackedWeights\); needed is an array"):
+    with pytest.raises(tc.ArgumentError, match=r"a is .*PackedWeights\); it must be an array"):
         kernels.gemm(packed, np.ones((128, 2), F16))
     with tc.target("cpu", "sm_75"), pytest.raises(tc.ArgumentError, match="sm_80 or later, not on sm_75"):
         kernels.gemm(np.ones((2, 128), F16), packed)

@@ -60,9 +60,9 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "groups beyond A": (
         grouped(0, 5, 9, 17),
-        "offsets go from 0 to 17; needed is from 0 to 16, the rows of a",
+        "offsets go from 0 to 17; they must go from 0 to 16, the rows of a",
     ),
-    "groups that leave rows": (grouped(2, 5, 9, 16), "offsets go from 2 to 16; needed"),
+    "groups that leave rows": (grouped(2, 5, 9, 16), "offsets go from 2 to 16; they must"),
     "groups that fall": (grouped(0, 9, 5, 16), "offsets must ascend; offsets[1] is 9 and offsets[2] 5"),
 }
 

@@ -294,7 +294,7 @@ REFUSED = {
         lambda q, k, v: tct.scaled_dot_product_attention(q, k[:, :1], v[:, :1]), "pass enable_gqa=True"
     ),
     "f32": (lambda *given: tct.attention(*(x.float() for x in given)), "f32"),
-    "window": (lambda *given: tct.attention(*given, window=(1, 2, 3)), "window is .*needed is"),
+    "window": (lambda *given: tct.attention(*given, window=(1, 2, 3)), "window is .*must be"),
     "D": (lambda *given: tct.attention(*(x[..., :12] for x in given)), "D of q and k is 12"),
 }  # fmt: skip
 

@@ -48,7 +48,7 @@ def describe_array(x: Any, name: str) -> Description:
         return describe(x, name)
     as_list = "; np.asarray(x, dtype) makes one of a list" if isinstance(x, (list, tuple)) else ""
     raise tc.ArgumentError(
-        f"{name} is {shown(x)}; needed is an array of NumPy, Numba, torch or "
+        f"{name} is {shown(x)}; it must be an array of NumPy, Numba, torch or "
         f"CuPy, or another one with __cuda_array_interface__ or __dlpack__{as_list}"
     )
 
@@ -105,7 +105,7 @@ def number(name: str, value: Any, otherwise: str = "") -> float:
     if scalar and not np.iscomplexobj(value):
         with suppress(TypeError, ValueError, OverflowError):
             return float(value)
-    raise tc.ArgumentError(f"{name} is {shown(value)}; needed is a number{otherwise}")
+    raise tc.ArgumentError(f"{name} is {shown(value)}; it must be a number{otherwise}")
 
 
 def f32_number(name: str, value: Any, what: str = "the product") -> float:

@@ -312,8 +312,8 @@ def check_lists(starts: Any, table: Any) -> dict[str, Description]:
         least = 1 if name == "block_table" else 2
         if len(x.shape) != axes or x.type.dtype != tc.s32 or min(x.shape) < least:
             raise tc.ArgumentError(
-                f"{'cu_seqlens' if name == 'keys' else name} holds {x.type.dtype} of shape {x.shape}; needed "
-                f"is s32 (np.int32) with {'two axes' if axes == 2 else 'one axis'} and {least} or more "
+                f"{'cu_seqlens' if name == 'keys' else name} holds {x.type.dtype} of shape {x.shape}; it "
+                f"must be s32 (np.int32) with {'two axes' if axes == 2 else 'one axis'} and {least} or more "
                 "elements"
             )
     if lists and lists["cu_seqlens"].shape != lists["keys"].shape:
@@ -358,7 +358,7 @@ def _check_starts(name: str, starts: np.ndarray, rows: int) -> None:
     """Refuse starts that do not ascend from 0 to at most `rows`."""
     if starts[0] != 0 or starts[-1] > rows:
         raise tc.ArgumentError(
-            f"cu_seqlens of {name} goes from {starts[0]} to {starts[-1]}; needed is from 0 to at most "
+            f"cu_seqlens of {name} goes from {starts[0]} to {starts[-1]}; it must go from 0 to at most "
             f"{rows}, the rows of {name}"
         )
     check_ascends("cu_seqlens", starts)
@@ -387,7 +387,7 @@ def _result_shape(
     for name, depth in (("q and k", q[3]), ("v", v[3])):
         if depth % 8 or not 8 <= depth <= MAX_DEPTH:
             raise tc.ArgumentError(
-                f"D of {name} is {depth}; needed is a multiple of 8 up to {MAX_DEPTH}: pad with zeros"
+                f"D of {name} is {depth}; it must be a multiple of 8 up to {MAX_DEPTH}: pad with zeros"
             )
     return q[0], q[1], q[2], v[3]
 
@@ -410,7 +410,7 @@ def _window(causal: Any, window: Any) -> tuple[int | None, int | None]:
         side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= 0) for side in sides
     ):
         raise tc.ArgumentError(
-            f"window is {window!r}; needed is (left, right), each a number of keys, or None for all"
+            f"window is {window!r}; it must be (left, right), each a number of keys, or None for all"
         )
     left, right = (None if side is None or side >= MAX_WINDOW else side for side in sides)
     return left, 0 if causal else right
@@ -419,7 +419,7 @@ def _window(causal: Any, window: Any) -> tuple[int | None, int | None]:
 def _positive(name: str, number: Any) -> float:
     value = f32_number(name, number, what="the scores")
     if not 0 < value < math.inf:
-        raise tc.ArgumentError(f"{name} is {number}; needed is a positive number")
+        raise tc.ArgumentError(f"{name} is {number}; it must be a positive number")
     return value
 
 

@@ -39,13 +39,12 @@ def check_config(problem: GemmProblem, config: Config) -> None:
         return
     actual, required = summation_of(problem, config).aspects(), invariant_summation(problem).aspects()
     differences = [
-        f"{name} is {text!r}, needed is {required.get(name, 'none')!r}"
+        f"{name} must be {required.get(name, 'none')!r}, not {text!r}"
         for name, text in actual.items()
         if text != required.get(name)
     ]
     raise tc.ArgumentError(
-        f"bits={BATCH_INVARIANT!r} has one order of summation, which {config} has not: "
-        + "; ".join(differences)
+        f"{config} sums in another order than bits={BATCH_INVARIANT!r}: " + "; ".join(differences)
     )
 
 

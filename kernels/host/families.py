@@ -73,7 +73,7 @@ def requested_family(family: str | None, config: Any) -> str | None:
     of_config = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]
     if not of_config or family not in (None, *of_config):
         raise tc.ArgumentError(
-            f"config is {config}; needed is a kernels.AmpereConfig for sm80, or a "
+            f"config is {config}; it must be a kernels.AmpereConfig for sm80, or a "
             f"kernels.HopperConfig for sm90" + (f", and {family} was asked for" if family else "")
         )
     return of_config[0]
@@ -177,7 +177,7 @@ def check_sm90(dtype: tc.DType) -> None:
 def check_supported(products: str, config: Any, *unsupported: str) -> None:
     """Refuse a configuration that sets fields which a kernel does not support."""
     if not isinstance(config, HopperConfig):
-        raise tc.ArgumentError(f"config is {config}; needed is a kernels.HopperConfig")
+        raise tc.ArgumentError(f"config is {config}; it must be a kernels.HopperConfig")
     default = HopperConfig()
     changed = [name for name in unsupported if getattr(config, name) != getattr(default, name)]
     if changed:

@@ -105,7 +105,7 @@ def _prepare_grouped(
     fits = in_offsets.type.dtype == tc.s32 and in_offsets.shape == (groups + 1,)
     if not fits or groups > MAX_GROUPS:
         raise tc.ArgumentError(
-            f"offsets are {in_offsets.type.dtype} of shape {in_offsets.shape}; needed are "
+            f"offsets are {in_offsets.type.dtype} of shape {in_offsets.shape}; they must be "
             f"{groups + 1} s32, one more than b has matrices, of which there may be {MAX_GROUPS}"
         )
     d, in_d = operands.result_array_of_type(a, out, (rows, N), dtype)
@@ -152,6 +152,6 @@ def check_order(offsets: np.ndarray, rows: int) -> None:
     """Refuse offsets that do not ascend from 0 to `rows`."""
     if offsets[0] != 0 or offsets[-1] != rows:
         raise tc.ArgumentError(
-            f"offsets go from {offsets[0]} to {offsets[-1]}; needed is from 0 to {rows}, the rows of a"
+            f"offsets go from {offsets[0]} to {offsets[-1]}; they must go from 0 to {rows}, the rows of a"
         )
     check_ascends("offsets", offsets)

@@ -97,7 +97,7 @@ def _prepare_k_grouped(
     (count,) = operands.check_rank("offsets", in_offsets, 1)
     if in_offsets.type.dtype != tc.s32 or count == 0:
         raise tc.ArgumentError(
-            f"offsets are {in_offsets.type.dtype} of shape {in_offsets.shape}; needed are s32, one "
+            f"offsets are {in_offsets.type.dtype} of shape {in_offsets.shape}; they must be s32, one "
             f"more than there are groups"
         )
     shape = (count - 1, M, N)

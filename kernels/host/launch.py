@@ -298,7 +298,7 @@ class EpilogueArgs:
             elif is_array(x):
                 arrays[label] = x
             else:
-                raise tc.ArgumentError(f"{label} is {shown(x)}; needed is an array or a number")
+                raise tc.ArgumentError(f"{label} is {shown(x)}; it must be an array or a number")
         return described(**arrays)
 
 

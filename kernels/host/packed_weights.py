@@ -191,7 +191,7 @@ def _checked_type(b: Description, asked: Any) -> tc.DType:
 def _check_shape(b: Description) -> None:
     if not _is_size(b.shape):
         raise tc.ArgumentError(
-            f"b has shape {b.shape}; needed is (K, N), K a multiple of {CHUNK} and N of {TILE}: add rows "
+            f"b has shape {b.shape}; it must be (K, N), K a multiple of {CHUNK} and N of {TILE}: add rows "
             f"and columns of zeros"
         )
 
@@ -204,7 +204,7 @@ def _group_shape(scales: Description, K: int, N: int) -> tuple[int, int]:
         if group in GROUPS or group % CHUNK == 0:
             return shape
     raise tc.ArgumentError(
-        f"scales have shape {scales.shape}; needed is ({N},) or (K / group, {N}) with K {K} and a group "
+        f"scales have shape {scales.shape}; it must be ({N},) or (K / group, {N}) with K {K} and a group "
         f"of {', '.join(map(str, GROUPS))} or a multiple of {CHUNK}"
     )
 
@@ -220,7 +220,7 @@ def _zero_points(
         raise tc.ArgumentError(f"zeros are zero points of u4; weights of {dtype} have none")
     if kind.shape != read["scales"].shape or kind.type.dtype not in (tc.u8, tc.s8):
         raise tc.ArgumentError(
-            f"zeros have shape {kind.shape} and type {kind.type.dtype}; needed are u8 or s8 of the shape "
+            f"zeros have shape {kind.shape} and type {kind.type.dtype}; they must be u8 or s8 of the shape "
             f"of scales, {read['scales'].shape}"
         )
     copy = _copied(b, zeros, shape, tc.u8)

@@ -341,7 +341,9 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
         else:
             grid = min(grid, SMS * resident_ctas(config))
     elif config.streamk_units:
-        raise tc.ArgumentError(f"of the mma.sync kernels only that of f64 on Hopper has stream-K: {config}")
+        raise tc.ArgumentError(
+            f"streamk_units must be 0, as only the f64 kernel on Hopper has stream-K: {config}"
+        )
     else:
         size = problem.dtype.itemsize
         config.rows_at_once(config.BM, traits.a_k_major, size, traits.vec_a)

@@ -152,7 +152,7 @@ def explain_bits(plan: Plan | AttentionPlan) -> str:
         return plan.explained()
     if not isinstance(plan, Plan):
         raise tc.ArgumentError(
-            f"plan is {brief(plan)}; needed is what kernels.plan or kernels.plan_attention returns"
+            f"plan is {brief(plan)}; it must be what kernels.plan or kernels.plan_attention returns"
         )
     if plan.summation is None:
         return "no kernel runs: D has no elements, or K is 0, so D = beta C"

@@ -61,7 +61,7 @@ def make_row_reduction_result(
         description = described(row_out=row_out)["row_out"]
         if (description.shape, description.type.dtype) != (shape, dtype):
             raise tc.ArgumentError(
-                f"row_out holds {description.type.dtype} and has shape {description.shape}; needed are "
+                f"row_out holds {description.type.dtype} and has shape {description.shape}; they must be "
                 f"{dtype} and {shape}: reductions, matrices if these are many, rows"
             )
         if not description.type.writable:

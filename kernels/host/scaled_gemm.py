@@ -156,7 +156,8 @@ def _check_scales(name: str, read: Mapping[str, Description], shape: tuple[int, 
     scales = read[name]
     if scales.type.dtype != tc.f32 or scales.shape != shape:
         raise tc.ArgumentError(
-            f"{name} are {scales.type.dtype} of shape {scales.shape}; needed is one f32 for {each}: {shape}"
+            f"{name} are {scales.type.dtype} of shape {scales.shape}; they must be one f32 for "
+            f"{each}: {shape}"
         )
 
 
@@ -223,7 +224,7 @@ def _finite(name: str, scalar: Any, otherwise: str = "") -> float:
     """Convert a number to f64; refuse NaN and infinities, which cannot be rounded to s8."""
     value = number(name, scalar, otherwise)
     if not math.isfinite(value):
-        raise tc.ArgumentError(f"{name} is {scalar}; needed is a finite number{otherwise}")
+        raise tc.ArgumentError(f"{name} is {scalar}; it must be a finite number{otherwise}")
     return value
 
 
@@ -247,7 +248,7 @@ def _prepare_requantised(
         in_scale = read["scale"]
         if in_scale.type.dtype != tc.f32 or in_scale.shape != (N,):
             raise tc.ArgumentError(
-                f"scale holds {in_scale.type.dtype} of shape {in_scale.shape}; needed is a number, or an "
+                f"scale holds {in_scale.type.dtype} of shape {in_scale.shape}; it must be a number, or an "
                 f"f32 for each of the {N} columns"
             )
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)

@@ -50,7 +50,7 @@ class SparseMatrix:
         of_two = isinstance(self.shape, tuple) and len(self.shape) == 2
         if not of_two or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in self.shape):
             raise tc.ArgumentError(
-                f"shape is {brief(self.shape)}; needed are the rows and columns of the matrix"
+                f"shape is {brief(self.shape)}; it must be the rows and columns of the matrix"
             )
         values, metadata = described(values=self.values, metadata=self.metadata).values()
         format = format_of(values.type.dtype)
@@ -130,7 +130,7 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     """
     kind = described(a=a)["a"]
     if not isinstance(prune, (bool, np.bool_)):
-        raise tc.ArgumentError(f"prune is {prune!r}; needed is True or False")
+        raise tc.ArgumentError(f"prune is {prune!r}; it must be True or False")
     if len(kind.shape) != 2:
         raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix is needed")
     format, (rows, cols) = format_of(kind.type.dtype), kind.shape

@@ -116,7 +116,9 @@ def _prepare_swiglu(
     unsupported = ("k_slabs", "split_k", "swapped")
     check_supported("products with a gate", config, *unsupported)
     if config.BN % 16 or config.BN < 32:
-        raise tc.ArgumentError(f"half of a tile's columns are of the gate; BN is 32, 48, 64, ...: {config}")
+        raise tc.ArgumentError(
+            f"BN must be 32, 48, 64, ..., as half of a tile's columns belong to the gate: {config}"
+        )
     # Each column of D takes two columns of a tile: one of the gate, one of the gated product.
     traits = HopperTraits(epilogue=epilogue)
     plan = plan_hopper(swiglu_kernel, config, traits, (M, 2 * N), copies)

@@ -102,7 +102,7 @@ def tune(  # noqa: PLR0913
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")
     configurations = None if candidates is None else _configurations(candidates)
     if not isinstance(device, (str, type(None))):
-        raise tc.ArgumentError(f"device is {brief(device)}; needed is the name of a GPU")
+        raise tc.ArgumentError(f"device is {brief(device)}; it must be the name of a GPU")
     in_a, in_b, in_c = operands.describe_operands(a, b, c)
     dtype = in_a.type.dtype
     shape, K = operands.product_shape(in_a, in_b), in_a.shape[-1]
@@ -148,7 +148,7 @@ def _configurations(candidates: Any) -> list[Any]:
     )
     if not all(isinstance(config, kinds) for config in configs):
         raise tc.ArgumentError(
-            f"candidates is {brief(candidates)}; needed are kernels.HopperConfig and AmpereConfig"
+            f"candidates is {brief(candidates)}; they must be kernels.HopperConfig and AmpereConfig"
         )
     return configs
 

@@ -109,7 +109,7 @@ def warm(
         known = ", ".join(tc.ARCHS)
         raise tc.ArgumentError(f"device is {brief(device)}; architectures are {known}")
     if processes is not None and (not isinstance(processes, int) or processes < 1):
-        raise tc.ArgumentError(f"processes is {brief(processes)}; needed is 1 or more")
+        raise tc.ArgumentError(f"processes is {brief(processes)}; it must be 1 or more")
     wanted = kernels_of(_products(dtypes, sizes, layouts, accumulate), arch)
     count = min(processes or cores(), max(len(wanted), 1))
     parts = [wanted[i::count] for i in range(count)]

@@ -146,7 +146,7 @@ def attention(
     `kernels.attention_backward`, also through lse. They have no derivatives: ArgumentError.
     """
     if window is not None and len(window) != 2:
-        raise tc.ArgumentError(f"window is {window!r}; needed is (left, right), each a number or None")
+        raise tc.ArgumentError(f"window is {window!r}; it must be (left, right), each a number or None")
     left, right = window or (None, None)
     starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
     out, lse = attention_operators.attention(
