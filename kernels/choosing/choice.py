@@ -54,13 +54,13 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
     if only_sm90 and not_sm90:
         also = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{also}")
-    if only_sm90 or (family is None and not not_sm90 and _prefers_sm90(problem.packed)):
+    if only_sm90 or (family is None and not not_sm90 and _prefers_sm90(problem.contiguous)):
         return "sm90", config
     return "sm80", config
 
 
 def _prefers_sm90(problem: GemmProblem) -> bool:
-    """Whether wgmma is the choice. The caller packs the problem, so strides do not change the bits."""
+    """Whether wgmma is the choice. The operands are contiguous, so strides do not change the bits."""
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_config(problem, "sm90", "sm80"), HopperConfig)
     time = lambda family: _time(problem, family, choose_copies(problem, family))
@@ -133,26 +133,26 @@ def choose_copies(problem: GemmProblem, family: str, config: Any = None) -> tupl
     MN-major tf32 operands are also copied if this takes less time, or if `config` cannot load them.
     The choice is that for contiguous operands, so that strides do not change the bits.
     """
-    usual = aligned(problem)
-    shape = shape_of(usual)
+    contiguous = aligned(problem)
+    shape = shape_of(contiguous)
     places = [place for place, has in enumerate((shape.in_fragments, shape.transposed)) if has]
     if family == "sm80" or not places:
         return padding.gemm_copies(problem, family)
     options = [set(places[:n]) for n in range(len(places) + 1)] + [{places[-1]}]
-    copies = lambda option: padding.gemm_copies(usual, family, option)
+    copies = lambda option: padding.gemm_copies(contiguous, family, option)
     if config is not None:
-        suits = lambda option: fits(config, shape_of(usual, copies(option)))
+        suits = lambda option: fits(config, shape_of(contiguous, copies(option)))
         chosen = min(filter(suits, options), key=len, default=places)
         return padding.gemm_copies(problem, family, chosen)
-    fastest = min(options, key=lambda option: _time(usual, family, copies(option)))
+    fastest = min(options, key=lambda option: _time(contiguous, family, copies(option)))
     return padding.gemm_copies(problem, family, fastest)
 
 
 def aligned(problem: GemmProblem) -> GemmProblem:
-    """Pack the operands of a problem, with all rows or columns aligned."""
-    packed = problem.packed
-    a, b = (x._replace(type=replace(x.type, align=16)) for x in (packed.a, packed.b))
-    return replace(packed, a=a, b=b)
+    """Make the operands of a problem contiguous, with all rows or columns aligned."""
+    contiguous = problem.contiguous
+    a, b = (x._replace(type=replace(x.type, align=16)) for x in (contiguous.a, contiguous.b))
+    return replace(contiguous, a=a, b=b)
 
 
 def choose_config(problem: GemmProblem, *names: str) -> Any:
@@ -161,21 +161,21 @@ def choose_config(problem: GemmProblem, *names: str) -> Any:
     If `problem.bits` allows no configuration, the result is one that the plan refuses.
     """
     ranked = lambda of, *names: (c for _, c in ranked_configs(of, kinds_of(of, *names)))
-    usual = ranked(problem.packed, *names)
-    first = next(usual)
+    contiguous = ranked(problem.contiguous, *names)
+    first = next(contiguous)
     if not is_allowed(problem, first):
-        first = next((config for config in usual if is_allowed(problem, config)), first)
+        first = next((config for config in contiguous if is_allowed(problem, config)), first)
     return _divided_alike(problem, first, ranked(problem, families.family_of(first)))
 
 
-def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> Any:
-    """Select the first configuration with the division of K of `usual`, the choice for packed operands.
+def _divided_alike(problem: GemmProblem, chosen: Any, ranked: Iterator[Any]) -> Any:
+    """Select the first configuration with the division of K of `chosen`, the choice for contiguous operands.
 
     So gaps, alignment and the layout of C change no bits.
     """
-    order = division(problem, usual)
+    order = division(problem, chosen)
     alike = next((config for config in ranked if division(problem, config) == order), None)
-    assert alike is not None, f"nothing divides K of {problem} as {usual} does"
+    assert alike is not None, f"nothing divides K of {problem} as {chosen} does"
     return alike
 
 
@@ -200,11 +200,11 @@ def choose(
 
 
 def choose_for(
-    problem: GemmProblem, kernel: tc.Kernel, needs_registers: bool, usual: GemmProblem
+    problem: GemmProblem, kernel: tc.Kernel, needs_registers: bool, contiguous: GemmProblem
 ) -> HopperConfig:
     """Choose the configuration for a problem of `gemm`; needs_registers: see HopperTraits.
 
-    usual: the problem with packed operands, whose choice determines the division of K.
+    contiguous: the problem with contiguous operands, whose choice determines the division of K.
     """
     if kernel is f32_gemm:
         return choose_config(problem, "sm90")  # type: ignore[no-any-return]
@@ -222,7 +222,7 @@ def choose_for(
         allowed = (c for _, c in ranked_configs(of, (menu.WGMMA,)) if is_allowed(problem, c))
         return (config for config in allowed if has_registers(config, needs_registers))
 
-    first = next(ranked(usual, needs_registers or problem.reads_c))
+    first = next(ranked(contiguous, needs_registers or problem.reads_c))
     candidates = chain(ranked(problem, needs_registers), [as_loaded(first, shape)])
     return _divided_alike(problem, first, candidates)  # type: ignore[no-any-return]
 

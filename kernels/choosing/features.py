@@ -55,6 +55,7 @@ class _Waves(NamedTuple):
 
 
 def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
+    """Count the tiles and the waves of CTAs of each configuration."""
     hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
     slabs = where(menu.kind == PARTS, 1, menu.k_slabs)
     depth = where(hopper, slabs * 128, menu.BK * shape.itemsize)
@@ -108,6 +109,7 @@ class _Step(NamedTuple):
 
 
 def _step(menu: Menu, shape: ProblemShape, launch: _Waves) -> _Step:
+    """Count the cycles of one step along K: the norm of the overlapping costs of an SM."""
     hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
     two_parts, f64 = where(menu.kind == PARTS, 2, 1), shape.itemsize == 8
     depth, itemsize = launch.depth, shape.itemsize

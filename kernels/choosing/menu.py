@@ -130,7 +130,7 @@ def _columns_of(config: Config) -> dict[str, Any]:
 def config_of(kind: type[Config], row: Sequence[int]) -> Config:
     """Make a configuration from the values of its fields, in their order; flags are 0 or 1."""
     pairs = zip(row, vars(kind()).values(), strict=True)
-    values: list[Any] = [bool(x) if isinstance(usual, bool) else x for x, usual in pairs]
+    values: list[Any] = [bool(x) if isinstance(default, bool) else x for x, default in pairs]
     return kind(*values)
 
 

@@ -87,13 +87,13 @@ class GemmProblem:
         return self.a.shape[-1]
 
     @property
-    def packed(self) -> GemmProblem:
+    def contiguous(self) -> GemmProblem:
         """Replace the operands by operands without gaps, and D by a row-major one.
 
         K is contiguous in an operand of a single row or column.
         """
-        a, b = (packed(x, axis, x.type.unit[-2]) for x, axis in ((self.a, -1), (self.b, -2)))
-        return replace(self, a=a, b=b, d=packed(self.d, -1, by_columns=False))
+        a, b = (contiguous(x, axis, x.type.unit[-2]) for x, axis in ((self.a, -1), (self.b, -2)))
+        return replace(self, a=a, b=b, d=contiguous(self.d, -1, by_columns=False))
 
     @property
     def batch(self) -> int | None:
@@ -189,7 +189,7 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
     return c._replace(type=kind, shape=shape, strides=strides)
 
 
-def packed(x: Description, axis: int, by_columns: bool) -> Description:
+def contiguous(x: Description, axis: int, by_columns: bool) -> Description:
     """Describe the operand without gaps, at an aligned address.
 
     by_columns: whether columns are contiguous instead of rows. axis: the contiguous axis, -1 or -2,
@@ -303,9 +303,9 @@ def sum_dtype(dtype: tc.DType) -> tc.DType:
 
 def check_accumulate(dtype: tc.DType, accumulate: Any) -> None:
     """Refuse `accumulate` unless it is None, f32 (s32 of s8, f64 of f64), f16 of f16, or FAST of fp8."""
-    usual = sum_dtype(dtype)
+    default = sum_dtype(dtype)
     known = isinstance(accumulate, (tc.DType, str, type(None)))  # comparisons of arrays give arrays
-    if known and (accumulate in (None, usual) or (dtype, accumulate) == (tc.f16, tc.f16)):
+    if known and (accumulate in (None, default) or (dtype, accumulate) == (tc.f16, tc.f16)):
         return
     if not known or accumulate not in (FAST, tc.f16, tc.f32):
         raise tc.ArgumentError(
@@ -313,7 +313,7 @@ def check_accumulate(dtype: tc.DType, accumulate: Any) -> None:
             f"(fp8 products)"
         )
     if accumulate == tc.f32:
-        raise tc.ArgumentError(f"products of {dtype} are summed in {usual}, not in f32")
+        raise tc.ArgumentError(f"products of {dtype} are summed in {default}, not in f32")
     if accumulate != FAST:
         raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
     if not (dtype.is_float and dtype.bits == 8):

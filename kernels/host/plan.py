@@ -172,9 +172,9 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     copies = (*conversions, *choice.choose_copies(problem, family, config))
     copied = padding.with_copies(problem, copies)
     if family == "sm90":
-        packed = choice.aligned(problem)
-        usual = padding.with_copies(packed, choice.choose_copies(packed, family))
-        plan = _plan_sm90(copied, config, usual)
+        aligned = choice.aligned(problem)
+        contiguous = padding.with_copies(aligned, choice.choose_copies(aligned, family))
+        plan = _plan_sm90(copied, config, contiguous)
     else:
         plan = _plan_sm80(copied, config)
     check_config(problem, plan.config)
@@ -217,15 +217,19 @@ def plan_hopper(
     return Plan(kernel, config, traits, grid, tuple(extra.items()), copies=copies)
 
 
-def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmProblem) -> Plan:
-    """Plan a wgmma kernel; usual: see `choose_for`."""
+def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, contiguous: GemmProblem) -> Plan:
+    """Plan a wgmma kernel, by the caller's configuration or the fastest one.
+
+    contiguous: the problem with contiguous operands. Its choice determines the division of K, so that
+    strides do not change the bits.
+    """
     if config is not None and not config.stages:
         raise tc.ArgumentError(f"stages is 1 or more; config.with_stages() takes as many as fit: {config}")
     kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.multiplied_as]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     if config is None:
-        config = choice.choose_for(problem, kernel, needs_registers, usual)
+        config = choice.choose_for(problem, kernel, needs_registers, contiguous)
     if not problem.dtype.is_float and config.BN % 16 and config.BN != 24:
         raise tc.ArgumentError(f"s8 products take BN = 24 or a multiple of 16: {config}")
     if kernel is f32_gemm:
@@ -288,6 +292,7 @@ def _check_swapped(problem: GemmProblem, kernel: tc.Kernel, config: HopperConfig
 
 
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:
+    """Traits of a wgmma kernel for operands of these layouts and this epilogue."""
     traits = HopperTraits(
         a_k_major=problem.a_k_major,
         b_k_major=problem.b_k_major,
@@ -320,6 +325,7 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
 
 
 def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
+    """Plan a kernel without wgmma, by the caller's configuration or the fastest one."""
     config: AmpereConfig = choice.choose_config(problem, "sm80") if requested is None else requested
     grid = cdiv(problem.M, config.BM) * cdiv(problem.N, config.BN) * config.split_k
     if config.is_of_vectors:
@@ -416,6 +422,7 @@ def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:
 
 
 def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
+    """Traits of an mma.sync kernel: widths of copies, whole tiles, prefetched fragments."""
     M, N, K = problem.M, problem.N, problem.K
     vec_d = vector_bytes(problem.d)
     if problem.c is not None and problem.reads_c:
