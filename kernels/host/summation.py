@@ -33,23 +33,43 @@ MMA_DEPTHS: dict[tc.DType, int] = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 3
 class Summation:
     """How an element of D is summed and rounded: where this is equal, so are the bits.
 
-    types: of A and B, in words. dtype: in which A is multiplied, s8 for u8. out: type of D.
-    depth: elements of K that one instruction sums, and arithmetic: how. Instructions go up along K.
-        1 of f64, whose instructions of any depth are chains of fused multiply-adds.
-    terms: tf32 products of an f32 product, small ones first; 1 of other types.
-    promoted: elements of K that tensor cores sum from zero, before f32 additions add them to the
-        sum; 0: tensor cores add up the whole of each part of K.
-    chains, warps: of products of vectors, without tensor cores: how many chains of fused
-        multiply-adds make the sum, each of every `chains`-th element of K, and of how many warps
-        they are; 0 of others.
-    parts: where the parts of K begin. Each is summed from zero; they are added up from the left.
-    place: of stream-K, where the parts of an element depend on its place in D: units, elements of K
-        in a step, rows and columns of a tile, group_m, the shape of D and K; otherwise ().
-    row_parts: columns of the parts of a row that row reductions add up; 0 without such sums.
-    scales: where those of packed weights multiply: "weights", which are then rounded to A's type, the
-        "sums" of `promoted` elements, or the "whole" sum; "" of other products.
-    turns: warps that take chunks of 128 of K in turn, of packed weights; their sums are then added.
-    scaled, adds_c, epilogue: the sum is multiplied by alpha; beta C is added; the user's function.
+    Attributes
+    ----------
+    types : str
+        Types of A and B, in words.
+    dtype : DType
+        Type in which A is multiplied: s8 for u8.
+    out : DType
+        Type of D.
+    depth : int
+        Elements of K that one instruction sums. Instructions go up along K. 1 for f64, as its
+        instructions of any depth are chains of fused multiply-adds.
+    arithmetic : TensorCoreArithmetic
+        How an instruction sums.
+    terms : int
+        tf32 products for a product of two elements: 3 for f32, small ones first; else 1.
+    promoted : int
+        Elements of K that tensor cores sum from zero, before an f32 addition adds them to the sum.
+        0: tensor cores sum each part of K as a whole.
+    chains, warps : int
+        Without tensor cores: chains of fused multiply-adds that make the sum, each over every
+        `chains`-th element of K, and the warps that compute them. 0 with tensor cores.
+    parts : tuple of int
+        First element of each part of K. A part is summed from zero. The sums are added from the left.
+    streamk : tuple of int
+        Stream-K divides K by the position of an element in D: units, elements of K in a step, rows
+        and columns of a tile, group_m, the shape of D, K. Without stream-K: ().
+    row_parts : int
+        Columns of the parts of a row that row reductions add up; 0 without such sums.
+    scales : str
+        What the scales of packed weights multiply: "weights", which are then rounded to A's type,
+        "sums" of `promoted` elements, or the "whole" sum. Without packed weights: "".
+    turns : int
+        Packed weights: warps that take chunks of 128 of K in turn. Their sums are then added.
+    scaled, adds_c : bool
+        The sum is multiplied by alpha; beta C is added.
+    epilogue : function or None
+        The user's function.
     """
 
     types: str
@@ -62,7 +82,7 @@ class Summation:
     chains: int = 0
     warps: int = 0
     parts: tuple[int, ...] = (0,)
-    place: tuple[int, ...] = ()
+    streamk: tuple[int, ...] = ()
     row_parts: int = 0
     scales: str = ""
     turns: int = 1
@@ -117,8 +137,8 @@ class Summation:
             text += (
                 f"; {self.turns} warps take {CHUNK} of K in turn, and their sums are added from the first on"
             )
-        if self.place:
-            units, step, rows, columns, group_m, *sizes = self.place
+        if self.streamk:
+            units, step, rows, columns, group_m, *sizes = self.streamk
             return (
                 f"{text}; divided by the place in D: {units} units of stream-K share tiles of "
                 f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}, "
@@ -157,7 +177,7 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
     """Order of summation of a problem by a configuration, on the current target."""
     dtype, in_f16 = problem.multiplied_as, problem.accumulate == tc.f16
     hopper, arch = isinstance(config, HopperConfig), target_arch().name
-    parts, place, row_parts, chains, warps = division(problem, config)
+    parts, streamk, row_parts, chains, warps = division(problem, config)
     if chains and dtype != tc.f64:  # tensor cores of f64 are chains of fused multiply-adds, too
         depth, arithmetic = 1, FUSED_MULTIPLY_ADDS
     else:
@@ -175,7 +195,7 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
         chains=chains,
         warps=warps,
         parts=parts,
-        place=place,
+        streamk=streamk,
         row_parts=row_parts,
         scaled=problem.alpha != 1,
         adds_c=problem.reads_c,
@@ -224,13 +244,13 @@ def summation_of_sparse(problem: GemmProblem, config: HopperConfig) -> Summation
 
 
 def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
-    """Fields of a Summation that the configuration decides: parts, place, row_parts, chains, warps."""
+    """Fields of a Summation that the configuration decides: parts, streamk, row_parts, chains, warps."""
     if not problem.dtype.is_float:  # sums are exact modulo 2^32
         return (0,), (), 0, 0, 0
     if isinstance(config, AmpereConfig) and config.is_of_vectors:
         return (0,), (), 0, config.BK, config.vector_warps
     parts = _parts(config, problem.multiplied_as, problem.K)
-    return parts, _place(config, problem), _row_parts(config, problem), 0, 0
+    return parts, _streamk(config, problem), _row_parts(config, problem), 0, 0
 
 
 @lru_cache
@@ -277,7 +297,7 @@ def _parts(config: Config, dtype: tc.DType, K: int) -> tuple[int, ...]:
     return tuple(part * steps // split_k * step for part in range(split_k))
 
 
-def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
+def _streamk(config: Config, problem: GemmProblem) -> tuple[int, ...]:
     """Quantities that decide where stream-K divides the K of each tile."""
     if isinstance(config, HopperConfig) or not config.streamk_units:
         return ()
