@@ -73,6 +73,13 @@ def fresh_ir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ir_cache, "_store", lambda entry, made: None)
 
 
+@pytest.fixture
+def on_hopper() -> Iterator[None]:
+    """Emulate sm_90a."""
+    with targets.target("cpu", "sm_90a"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources of the repository."""

@@ -21,12 +21,6 @@ def family(request: Any) -> Any:
         yield request.param
 
 
-@pytest.fixture
-def on_hopper() -> Any:
-    with tc.target("cpu", "sm_90a"):
-        yield
-
-
 def check(arrays: Any, family: str, **options: Any) -> np.ndarray:
     out, lse = kernels.attention(*arrays, return_lse=True, family=family, **options)
     want, want_lse, bound = exact(*arrays, **options)

@@ -22,9 +22,9 @@ from tensorcore_dsl.kernels.host.batch_invariance import ROW_PART
 from tensorcore_dsl.kernels.host.operands import BITS, GemmProblem
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.summation import Summation, summation_of
-from tests.whole_numbers import BF16, E4M3, E5M2, F16, hopper  # noqa: F401
+from tests.whole_numbers import BF16, E4M3, E5M2, F16
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
 INVARIANT = "batch_invariant"
 F32, F64, S8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int8)

@@ -23,7 +23,9 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
 from tensorcore_dsl.kernels.host import overlap
 from tests.arrays import Dlpack
-from tests.whole_numbers import exact, hopper, whole  # noqa: F401
+from tests.whole_numbers import exact, whole
+
+pytestmark = pytest.mark.usefixtures("on_hopper")
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 H, S, B = (np.ones((64, 64), dtype) for dtype in (np.float16, np.int8, BF16))

@@ -21,9 +21,9 @@ from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.families import is_assembled
-from tests.whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F401
+from tests.whole_numbers import BF16, E4M3, F16, RNG, exact, whole
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
 # -- groups of rows -------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
 from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.planning import plan
-from tests.whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F401
+from tests.whole_numbers import BF16, E4M3, E5M2, F16, exact, whole
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
 
 def few_blocks(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:

@@ -22,9 +22,8 @@ from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
 from tensorcore_dsl.runtime import driver
 from tests import whole_numbers
 from tests.fake_gpu import fake_cupy
-from tests.whole_numbers import hopper  # noqa: F401
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 F16, F32, S8 = np.float16, np.float32, np.int8

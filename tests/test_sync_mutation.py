@@ -20,9 +20,9 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tests.sync_mutants import applied, mutants_of, survives
-from tests.whole_numbers import hopper, whole  # noqa: F401
+from tests.whole_numbers import whole
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
 # Without a trigger the next launch starts later. Consumers learn from the producer that it has
 # waited.

@@ -19,14 +19,9 @@ import tensorcore_dsl as tc  # noqa: E402
 import tensorcore_dsl.torch as tct  # noqa: E402
 from tests.torch_cases import BF16, compare, in_f64  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_hopper")
 ops = torch.ops.tensorcore_dsl
 TOLERANCE = 2.0**-6  # of the greatest element: weights and results are rounded to 16 bits
-
-
-@pytest.fixture(autouse=True)
-def on_hopper() -> Any:
-    with tc.target("cpu", "sm_90a"):
-        yield
 
 
 def drawn(

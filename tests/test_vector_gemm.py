@@ -18,9 +18,8 @@ from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.vector_tiles import vector_config
 from tensorcore_dsl.kernels.host.warming import kernels_of
-from tests.whole_numbers import hopper  # noqa: F401
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
 F32, F64 = np.float32, np.float64
 TYPES = {tc.f16: tc.f16.numpy, tc.bf16: tc.bf16.numpy, tc.f32: np.dtype(F32), tc.f64: np.dtype(F64)}

@@ -1,26 +1,15 @@
-"""Products of small whole numbers, each sum of which is exact in any order, as Hopper computes them."""
+"""Small whole numbers, whose products and sums are exact in any order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
-
-import tensorcore_dsl as tc
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 E5M2, F16 = np.dtype(ml_dtypes.float8_e5m2), np.dtype(np.float16)
 RNG = np.random.default_rng(17)
-
-
-@pytest.fixture(autouse=True)
-def hopper() -> Iterator[None]:
-    """All tests of a module that imports this run in emulation of sm_90a."""
-    with tc.target("cpu", "sm_90a"):
-        yield
 
 
 def whole(*shape: int, dtype: Any = BF16, order: str = "C", most: int = 3) -> np.ndarray:
