@@ -10,7 +10,7 @@ from typing import Any
 import tensorcore_dsl as tc
 
 CHUNK = 16  # bytes that a thread loads and stores at once
-WARPS = 4  # of a CTA
+WARPS = 4  # warps of a CTA
 IN_FLIGHT = 4  # chunks that a thread loads before its first store
 # ALONG: rows of source and target are contiguous. ACROSS: columns of the source and rows of the
 # target are. ELEMENTS: neither, so threads copy elements one by one.

@@ -14,7 +14,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.sizes import cdiv
 
 SLAB = 32  # f32 of K that lie together: 128 bytes, a row of a shared tile
-ROWS = 64  # of a CTA's tile
+ROWS = 64  # rows of a CTA's tile
 WARPS = 8
 
 SIGN, EXPONENT, ONE = 0x80000000, 0x7F800000, 0x3F800000

@@ -27,7 +27,7 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, cluster
 from tensorcore_dsl.kernels.host.summation import division
 
 # Microseconds of an SM for the gates of one tile of a gated product (30 timings of five sizes).
-GATED_TILE = 0.9
+GATED_TILE_US = 0.9
 
 PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
@@ -248,7 +248,7 @@ def choose_grouped(rows: int, groups: int) -> HopperConfig:
 def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
     """Choose for gated products: ping-pong; half of a tile's columns belong to the gate."""
     shape = ProblemShape(M, 2 * N, K, has_epilogue=True)
-    gates = lambda config: GATED_TILE * cluster_tiles(config, M, 2 * N) * config.cluster_size / SMS
+    gates = lambda config: GATED_TILE_US * cluster_tiles(config, M, 2 * N) * config.cluster_size / SMS
     ranked = sorted(ranking(shape), key=lambda entry: entry[0] + gates(entry[1]))
     pingpong = (c for _, c in ranked if isinstance(c, HopperConfig) and c.pingpong and c.BN % 32 == 0)
     return next(filter(families.is_assembled, pingpong), PINGPONG)

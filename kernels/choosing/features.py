@@ -17,20 +17,22 @@ from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape
 from tensorcore_dsl.kernels.sizes import cdiv
 
-# Rates of an H200 for each SM and cycle: those of the data sheet, and the measured CACHE and DRAM.
-CLOCK = 1.6e3  # cycles in a microsecond, under load
-TENSOR = 4096  # multiply-adds of 8-bit elements by wgmma; mma.sync has half of them
-TENSOR_F64, VECTOR, VECTOR_F64 = 128, 128, 64  # multiply-adds
-CACHE, SHARED, STORED = 80, 128, 64  # bytes of the L2 cache, of shared memory, of stores
-DRAM = 4.4e6  # bytes in a microsecond, of the GPU
+# What one SM of an H200 does in a cycle, by the data sheet; CACHE_BYTES and DRAM_BYTES_PER_US are measured.
+TENSOR_RATE = 4096  # multiply-adds of 8-bit elements by wgmma; mma.sync does half as many
+TENSOR_F64_RATE = 128  # multiply-adds of f64 by mma.sync
+VECTOR_RATE, VECTOR_F64_RATE = 128, 64  # multiply-adds without tensor cores
+CACHE_BYTES, SHARED_BYTES, STORED_BYTES = 80, 128, 64  # L2 reads, shared reads, global stores
+CYCLES_PER_US = 1.6e3  # cycles under load
+DRAM_BYTES_PER_US = 4.4e6  # bytes between the whole GPU and its memory
 # Cycles from the request of a stage, or of a load of vectors, to its arrival.
-LATENCY, VECTOR_LATENCY = 1200, 600
-SPLIT, SPLIT_MMA = 13, 8  # instructions that split an f32 element
-PINGPONG_LATENCY = 0.3  # share of the latency between tiles that ping-pong does not hide
-FULL_SM = 256  # threads that keep the tensor cores of an SM busy with mma.sync
-REGISTERS, THREADS = 1 << 16, 2048  # of an SM
-LAUNCH, NEXT_LAUNCH = 2.0, 0.9  # microseconds of the first kernel, and of each further one
-EXCHANGE, PEER = 5.0, 1.5  # stream-K: microseconds to exchange sums, and for each unit of a tile
+LATENCY_CYCLES, VECTOR_LATENCY_CYCLES = 1200, 600
+PINGPONG_LATENCY_SHARE = 0.3  # share of the latency between tiles that ping-pong does not hide
+SPLIT_INSTRUCTIONS, SPLIT_MMA_INSTRUCTIONS = 13, 8  # instructions that split an f32 element
+FULL_SM_THREADS = 256  # threads that keep the tensor cores of an SM busy with mma.sync
+SM_REGISTERS, SM_THREADS = 1 << 16, 2048  # registers and threads of an SM
+LAUNCH_US, NEXT_LAUNCH_US = 2.0, 0.9  # microseconds of the first kernel, and of each further one
+# Microseconds of stream-K to exchange sums, and for each unit that shares a tile.
+STREAMK_EXCHANGE_US, STREAMK_PEER_US = 5.0, 1.5
 
 
 class _Waves(NamedTuple):
@@ -67,8 +69,8 @@ def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
     accumulators = where(vectors, np.minimum(menu.BM, menu.BN), menu.WM * menu.WN // 32)
     registers = np.minimum(accumulators * where(shape.itemsize == 8, 2, 1) + 64, 255)
     staged = where(vectors, 1024, menu.stages * (menu.BM + menu.BN) * depth + 1024)
-    fitting = np.minimum(REGISTERS // (menu.threads * registers), SMEM_BYTES // staged)
-    resident = np.maximum(np.minimum(fitting, THREADS // menu.threads), 1)
+    fitting = np.minimum(SM_REGISTERS // (menu.threads * registers), SMEM_BYTES // staged)
+    resident = np.maximum(np.minimum(fitting, SM_THREADS // menu.threads), 1)
     resident = where(hopper | (menu.kind == F64), menu.resident, resident)  # CTAs of an SM
     at_a_time = where(hopper, menu.clusters, SMS * resident)
     streamk = menu.streamk_units > 0
@@ -113,25 +115,27 @@ def _step(menu: Menu, shape: ProblemShape, launch: _Waves) -> _Step:
     hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
     two_parts, f64 = where(menu.kind == PARTS, 2, 1), shape.itemsize == 8
     depth, itemsize = launch.depth, shape.itemsize
-    rate = where(hopper, TENSOR, TENSOR // 2) / itemsize / shape.products
-    rate = where(hopper | ~f64, rate, TENSOR_F64)
-    rate = where(vectors, where(f64, VECTOR_F64, VECTOR), rate)
+    rate = where(hopper, TENSOR_RATE, TENSOR_RATE // 2) / itemsize / shape.products
+    rate = where(hopper | ~f64, rate, TENSOR_F64_RATE)
+    rate = where(vectors, where(f64, VECTOR_F64_RATE, VECTOR_RATE), rate)
     tensor = menu.BM * menu.BN * (depth // itemsize) / rate
     # f32 operands are split into tf32 parts in registers, by each warp that reads them.
     split = where(hopper, menu.BM + menu.BN, menu.threads / 32 * (menu.WM + menu.WN))
-    split = split * (depth // itemsize) * where(hopper, SPLIT, SPLIT_MMA) / VECTOR
+    split = (
+        split * (depth // itemsize) * where(hopper, SPLIT_INSTRUCTIONS, SPLIT_MMA_INSTRUCTIONS) / VECTOR_RATE
+    )
     tensor = tensor + where((shape.products == 3) & (menu.kind != PARTS) & ~vectors, split, 0)
-    idle = where(hopper | vectors, 1, np.maximum(FULL_SM / (menu.threads * launch.together), 1))
+    idle = where(hopper | vectors, 1, np.maximum(FULL_SM_THREADS / (menu.threads * launch.together), 1))
     boxed = hopper & (np.asarray(shape.b_k_major) == 0) & (np.asarray(itemsize) == 2)
     columns = where(boxed, menu.boxed, menu.BN)
     stages = where(boxed, np.minimum(menu.stages, menu.boxed_stages), menu.stages)
     sent = menu.BM / menu.cluster_n + columns / menu.cluster_m
     sent = sent * depth * (1 + shape.misaligned) * two_parts
-    cache = sent * launch.busy / CACHE
+    cache = sent * launch.busy / CACHE_BYTES
     read = where(hopper, menu.BM / 64 * (64 + menu.BN), menu.threads / 32 * (menu.WM + menu.WN))
     read = read * depth * where(menu.kind == PARTS, 3, 1)
-    shared = where(vectors, 0, read / SHARED)
-    latency = where(vectors, VECTOR_LATENCY, LATENCY) / stages
+    shared = where(vectors, 0, read / SHARED_BYTES)
+    latency = where(vectors, VECTOR_LATENCY_CYCLES, LATENCY_CYCLES) / stages
     # Overlapping costs are not quite hidden: a norm instead of the maximum.
     terms = tensor * idle * launch.together, shared * launch.together, cache, latency
     cycles = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in terms)))
@@ -149,18 +153,18 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     launch = _waves(menu, shape)
     step = _step(menu, shape, launch)
     streamk, in_parts = menu.streamk_units > 0, menu.kind == PARTS
-    epilogue = menu.BM * menu.BN * shape.out_bytes / STORED / where(menu.pingpong, 2, 1)
+    epilogue = menu.BM * menu.BN * shape.out_bytes / STORED_BYTES / where(menu.pingpong, 2, 1)
     turns = where(streamk, launch.work / launch.units, launch.waves)
-    ending = epilogue + LATENCY * where(menu.pingpong, PINGPONG_LATENCY, 1)
-    compute = turns * (launch.steps * step.cycles + ending) / CLOCK
+    ending = epilogue + LATENCY_CYCLES * where(menu.pingpong, PINGPONG_LATENCY_SHARE, 1)
+    compute = turns * (launch.steps * step.cycles + ending) / CYCLES_PER_US
     operands, results = batch * K * (M + N) * itemsize, batch * M * N * shape.out_bytes
-    dram = (operands + results) / (DRAM * memory)
+    dram = (operands + results) / (DRAM_BYTES_PER_US * memory)
     parts = where(menu.kind <= FRAGMENTS, 1, menu.split_k)  # a second kernel adds up their sums
-    sums = (parts > 1) * (NEXT_LAUNCH + (parts + 1) * batch * M * N * 4 / DRAM)
-    sums = sums + where(in_parts, LAUNCH + 3 * operands / (DRAM * memory), 0)
-    copies = shape.copies * NEXT_LAUNCH + shape.copied_bytes / (DRAM * memory)
-    sums = sums + streamk * (EXCHANGE + PEER * launch.units / launch.tiles)
-    time = LAUNCH + np.sqrt(compute * compute + dram * dram) + sums + copies
+    sums = (parts > 1) * (NEXT_LAUNCH_US + (parts + 1) * batch * M * N * 4 / DRAM_BYTES_PER_US)
+    sums = sums + where(in_parts, LAUNCH_US + 3 * operands / (DRAM_BYTES_PER_US * memory), 0)
+    copies = shape.copies * NEXT_LAUNCH_US + shape.copied_bytes / (DRAM_BYTES_PER_US * memory)
+    sums = sums + streamk * (STREAMK_EXCHANGE_US + STREAMK_PEER_US * launch.units / launch.tiles)
+    time = LAUNCH_US + np.sqrt(compute * compute + dram * dram) + sums + copies
     a_lines, b_lines = menu.BM * (shape.a_align < 16), menu.BN * (shape.b_align < 16)
     high, wide = menu.BM * menu.cluster_m, menu.BN * menu.cluster_n
     return {
@@ -216,9 +220,9 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
         "dram": dram / time,
         "sums": sums / time,
         "copied": copies / time,
-        "epilogue": turns * epilogue / CLOCK / time,
+        "epilogue": turns * epilogue / CYCLES_PER_US / time,
         "operands": operands,
-        "cached": step.cache * turns * launch.steps / CLOCK / time,
+        "cached": step.cache * turns * launch.steps / CYCLES_PER_US / time,
         "stored": results / time,
         "used": M * N * batch / (launch.tiles * high * wide),
         "used_rows": M / (launch.tiles_below * high),

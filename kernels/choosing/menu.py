@@ -40,8 +40,8 @@ PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}
 MAX_FRAGMENT_REGISTERS = FRAGMENT_ROOM | {2: 144}
 F32_STEP = 32  # elements of K in a step of the f32 kernels
 MAX_STREAMK_PEERS, MIN_STREAMK_STEPS = 8, 4  # f64: units that share a tile, steps of a unit
-MAX_VECTOR_REGISTERS = 1 << 16  # of a CTA
-MIN_VECTOR_LINES, MIN_VECTOR_K = 64, 256  # smaller products fill no tile of vectors
+MAX_VECTOR_REGISTERS = 1 << 16  # registers of a CTA
+MIN_VECTOR_LINES, MIN_VECTOR_K = 64, 256  # Smaller products fill no tile of vectors.
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 STORED = Path(__file__).with_name("choices.npz")
-LEAF = 255  # in place of a feature
-UNIT = 2.0**-16  # of answers, in natural logarithms
+LEAF = 255  # number in place of a feature
+UNIT = 2.0**-16  # unit of answers, in natural logarithms
 
 
 @dataclass(frozen=True)

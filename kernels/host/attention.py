@@ -25,14 +25,14 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import cached_workspace
 from tensorcore_dsl.kernels.sizes import cdiv
 
-MAX_DEPTH = 256  # D: accumulators of 64 x D take D / 2 registers of a thread
-MAX_WINDOW = 2**30  # keys on one side; sums with positions stay within 32 bits
-L2_BYTES = 32 << 20  # of K and V that stay in the L2 cache of an H200, which has 50 MiB
+MAX_DEPTH = 256  # Accumulators of 64 x D take D / 2 registers of a thread.
+MAX_WINDOW = 2**30  # keys on one side. Sums with positions stay within 32 bits.
+L2_BYTES = 32 << 20  # bytes of K and V that stay in the L2 cache of an H200, which has 50 MiB
 LOG2_E = math.log2(math.e)
-MAX_KEYS, STAGES = 128, 2  # of a tile; tiles of K and of V in shared memory
+MAX_KEYS, STAGES = 128, 2  # keys of a tile; tiles of K, and of V, in shared memory
 MAX_PACKED_ROWS = 128  # Pack heads if their queries together are at most this many rows.
-SHORT = 1024  # queries: up to here, a causal mask hides much of a tile of 192 queries
-PAGE_UNIT = 64  # keys: a tile of paged keys is a multiple
+SHORT_QUERIES = 1024  # Up to so many, a causal mask hides much of a tile of 192 queries.
+PAGE_UNIT = 64  # keys; a tile of paged keys has a multiple of it
 # Consumers -> registers of a thread for accumulators and P; with more, ptxas 13.0 spills.
 FRAGMENT_REGISTERS = {2: 192, 3: 128}
 MASK_REGISTERS = 12  # registers that a bound on the left, or tanh, takes
@@ -440,7 +440,7 @@ def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
     row_q, row_v = (2 * SLAB * cdiv(n, SLAB) for n in (traits.depth, traits.width))  # bytes
     narrow = max(row_q, row_v) <= 2 * SLAB
     # A causal mask hides more of a higher tile. Pages and tanh take registers.
-    short = traits.right and queries <= SHORT
+    short = traits.right and queries <= SHORT_QUERIES
     several = short or traits.softcap or traits.page or traits.pack > 1
     consumers = 3 if narrow and not several else 2
     of_queries = 64 * consumers * max(row_q, row_v)

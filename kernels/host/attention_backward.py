@@ -40,12 +40,12 @@ from tensorcore_dsl.kernels.sizes import cdiv
 # different blocks. If a head has many tiles, fewer heads: else the sums of dQ leave the cache. With 8
 # heads, 32,768 keys take 5 % longer on an H200.
 SECTION, LONG_SECTION, MANY_TILES = 8, 4, 128
-WORDS = 64 * 64  # f32 sums of a share of dQ
+SHARE_SUMS = 64 * 64  # f32 sums of a share of dQ
 # Times of the longest tiles of two kernels on an H200, and of the sums of a group of heads of one sequence.
 # The unit is the time of the longest tile of the one-pass kernel. Times of a query tile and of sums are for
 # equal numbers of queries and keys, and of their heads.
 KEY_TILE_TIME, QUERY_TILE_TIME, SUM_TIME = 0.39, 0.48, 0.019
-MIN_ROWS = 1024  # of queries of all heads of a group; fewer would not pay for another launch
+MIN_ROWS = 1024  # rows of the queries of a group of heads; fewer do not pay for another launch
 
 
 def attention_backward(  # noqa: PLR0913
@@ -211,7 +211,7 @@ class Workspaces:
         shapes: list[Any] = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((TICKETS,), tc.s32)]
         shapes += [(shape, tc.f32) for shape in self.groups]
         if self.shares:
-            shapes.append(((turns, WORDS), tc.f32))
+            shapes.append(((turns, SHARE_SUMS), tc.f32))
         make = lambda: tuple(empty_like(like, *each) for each in shapes)
         size = 4 * sum(prod(shape) for shape, _ in shapes)
         return scratch(like, stream, ("attention_backward", self), size, make)

@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_
 from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
-from tensorcore_dsl.kernels.host.padding import VECTOR
+from tensorcore_dsl.kernels.host.padding import VECTOR_BYTES
 from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.summation import summation_of_packed
@@ -45,24 +45,27 @@ SHAPES = {
     32: ((2, 4, 2), (2, 2, 4)),
     64: ((1, 8, 1),),  # wider tiles would spill accumulators
 }
-ENOUGH = SMS * 9 // 10  # CTAs: with as many, a narrower tile brings nothing
+ENOUGH_CTAS = SMS * 9 // 10  # With so many CTAs, a narrower tile brings nothing.
 MAX_STAGES, MAX_SPLIT = 4, 8
-# Tiles of the wgmma kernel: tokens, and (consumers, blocks). Its stages and its time in microseconds,
-# fitted to 919 launches on an H200: each part of split-K beyond the first, a megabyte of partial
-# sums, and in a chunk of K of a CTA 64 tokens, 64 columns, both, and 64 columns of 4 bits more.
+# Tiles of the wgmma kernel: tokens, and (consumers, blocks).
 TOKENS = (8, 16, 32, 48, 64, 96, 128)
 CONSUMERS = ((2, 2), (2, 1), (1, 1))
 WGMMA_STAGES = 6
-PART, MEGABYTE, OF_TOKENS, OF_COLUMNS, OF_BOTH, OF_BITS = 0.245, 0.31, 0.177, 0.123, 0.036, 0.056
-# Rows from which packed_gemm is tried, rows of its tiles and parts of K, and most stages. Its time in
-# microseconds: for 64 elements along K of a tile a fixed part, 4 bits of a weight, and 64 rows; for a
-# tile of split-K the exchange of the sums of 64 rows.
-MANY_ROWS, ROWS_AND_PARTS, MOST_STAGES = 128, tuple(product((256, 192, 128, 96), (1, 2))), 8
-STAGE, STAGE_BITS, STAGE_ROWS, EXCHANGE = 0.015, 0.055, 0.135, 0.8
+# Microseconds of the wgmma kernel, fitted to 919 launches on an H200: for each part of split-K beyond
+# the first, and for a megabyte of partial sums.
+PART_US, PARTIAL_SUMS_US = 0.245, 0.31
+# Microseconds of a chunk of K of a CTA: for 64 tokens, for 64 columns, for both, and for 64 columns of
+# weights with 4 bits more.
+TOKENS_US, COLUMNS_US, PRODUCT_US, BITS_US = 0.177, 0.123, 0.036, 0.056
+# packed_gemm: rows of A from which it is tried, (rows of its tiles, parts of K), and most stages.
+MANY_ROWS, ROWS_AND_PARTS, MANY_ROWS_STAGES = 128, tuple(product((256, 192, 128, 96), (1, 2))), 8
+# Microseconds of packed_gemm for 64 elements along K of a tile: a fixed part, 4 bits of a weight, 64
+# rows. With split-K: for the exchange of the sums of 64 rows.
+STAGE_US, STAGE_BITS_US, STAGE_ROWS_US, EXCHANGE_US = 0.015, 0.055, 0.135, 0.8
 # Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
 FEW_ROWS, FEW_WEIGHTS = 8, 2**24
 FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": (HopperMixedConfig, HopperConfig)}
-MAX_SUMS = 128  # registers of a thread for accumulators of packed_gemm, besides fragments of weights
+MAX_SUMS = 128  # accumulators of a thread of packed_gemm, besides fragments of weights
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +140,7 @@ def plan_mixed(
     if arch.number < 80:
         raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
     vec_a = vector_bytes(problem.a, 2)
-    by_tma = vec_a == VECTOR and not has_negative_stride(problem.a)
+    by_tma = vec_a == VECTOR_BYTES and not has_negative_stride(problem.a)
     one_type = not b.format.group or describe(b.scales).type.dtype == problem.dtype
     by_threads = stores_without_tma(problem.d)
     if config is None:
@@ -222,7 +225,7 @@ def _check_wgmma(by_tma: bool) -> None:
     if not (by_tma and has_wgmma()):
         raise tc.ArgumentError(
             f"packed weights are multiplied by wgmma on sm_90a, by an A whose rows are contiguous, in "
-            f"ascending order and at multiples of {VECTOR} bytes"
+            f"ascending order and at multiples of {VECTOR_BYTES} bytes"
             + ("" if has_wgmma() else f"; the target is {target_arch()}")
         )
 
@@ -265,13 +268,13 @@ def _choose_many_rows(
     for rows, parts in ROWS_AND_PARTS:
         config = HopperConfig(BM=128, BN=rows, stages=2, split_k=parts, swapped=True)
         waves = cdiv(cdiv(M, rows) * cdiv(N, config.BM) * parts, SMS)
-        stage = STAGE + format.dtype.bits // 4 * STAGE_BITS + rows / 64 * STAGE_ROWS
-        tile = K / SLAB / parts * stage + (parts - 1) * rows / 64 * EXCHANGE
+        stage = STAGE_US + format.dtype.bits // 4 * STAGE_BITS_US + rows / 64 * STAGE_ROWS_US
+        tile = K / SLAB / parts * stage + (parts - 1) * rows / 64 * EXCHANGE_US
         spills = (rows, parts) == (256, 1) and by_threads and not format.group
         if parts <= K // CHUNK and not spills:
             tried.append((waves * tile, config))
     microseconds, config = min(tried, key=lambda pair: pair[0])
-    return microseconds, replace(config, stages=min(MOST_STAGES, packed_stages(config, format)))
+    return microseconds, replace(config, stages=min(MANY_ROWS_STAGES, packed_stages(config, format)))
 
 
 def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> tuple[float, HopperMixedConfig]:
@@ -298,11 +301,11 @@ def _microseconds(
 ) -> float:
     """Time of the wgmma kernel and of the sum of its parts, without what all configurations share."""
     tokens, columns, parts = config.tokens / 64, config.columns / 64, config.split_k
-    chunk = tokens * OF_TOKENS + columns * (
-        OF_COLUMNS + tokens * OF_BOTH + (format.dtype.bits // 4 - 1) * OF_BITS
+    chunk = tokens * TOKENS_US + columns * (
+        COLUMNS_US + tokens * PRODUCT_US + (format.dtype.bits // 4 - 1) * BITS_US
     )
     partial_sums = parts * M * N * 4 / 1e6 if parts > 1 else 0
-    return cdiv(ctas, SMS) * chunks / parts * chunk + (parts - 1) * PART + partial_sums * MEGABYTE
+    return cdiv(ctas, SMS) * chunks / parts * chunk + (parts - 1) * PART_US + partial_sums * PARTIAL_SUMS_US
 
 
 def _wgmma_bytes(config: HopperMixedConfig, format: WeightFormat) -> tuple[int, int]:
@@ -311,12 +314,12 @@ def _wgmma_bytes(config: HopperMixedConfig, format: WeightFormat) -> tuple[int, 
 
 
 def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
-    """Choose the tile: the widest of which there are ENOUGH, else the one with the most CTAs."""
+    """Choose the tile: the widest of which there are ENOUGH_CTAS, else the one with the most CTAs."""
     tokens = next((rows for rows in SHAPES if rows >= M), max(SHAPES))
     chunks = K // CHUNK
     widest_first = [MixedConfig(tokens, *shape, stages=2) for shape in SHAPES[tokens]]
     ctas_of = lambda config: cdiv(N, config.columns) * cdiv(M, tokens)
-    config = next((x for x in widest_first if ctas_of(x) >= ENOUGH), widest_first[-1])
+    config = next((x for x in widest_first if ctas_of(x) >= ENOUGH_CTAS), widest_first[-1])
     ctas = ctas_of(config)
     most = target_arch().shared_kib * 1024 - SMEM_RESERVED
     while config.warps_k > chunks or _bytes(config, format) > most:

@@ -17,7 +17,7 @@ from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 FAST = "fast"  # fp8 accumulation that stays in the tensor cores
-PRECISIONS = ("f32", "tf32")  # of f32 products, the default first
+PRECISIONS = ("f32", "tf32")  # precisions of f32 products, the default first
 # Accepted orders of summation: any, or one for all M.
 ANY, BATCH_INVARIANT = BITS = ("any", "batch_invariant")
 # Element type of A and B -> element types that D may have, the default first.

@@ -22,8 +22,8 @@ from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.sizes import cdiv
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
-VECTOR = 16  # bytes: TMA reads rows that start at multiples
-LINE = 128  # bytes of a line of the L2 cache: rows of a copy start at multiples
+VECTOR_BYTES = 16  # TMA reads rows that start at multiples of it.
+LINE_BYTES = 128  # A line of the L2 cache. Rows of a copy start at multiples of it.
 PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}  # positions of the arguments of gemm's kernels
 KERNELS = "tensorcore_dsl"  # the package; warnings point outside of its frames
 
@@ -71,7 +71,7 @@ def with_line_stride(x: Any, description: Description, axis: int) -> Any:
     if description.shape[single] != 1:
         return x
     strides = list(description.strides)
-    strides[single] = cdiv(description.shape[axis], VECTOR) * VECTOR
+    strides[single] = cdiv(description.shape[axis], VECTOR_BYTES) * VECTOR_BYTES
     return restrided(x, tuple(strides))
 
 
@@ -124,7 +124,7 @@ def operand_copy(
     dtype, unit = x.type.dtype, x.type.unit[-2:]
     k_only = dtype.bits == 8 or 1 in x.shape[-2:] if k_only is None else k_only
     axis = k_axis if k_only or unit[k_axis] or not any(unit) else ROWS + COLUMNS - k_axis
-    elements = VECTOR // dtype.itemsize
+    elements = VECTOR_BYTES // dtype.itemsize
     lines = "rows" if axis == ROWS else "columns"
     at_multiples = f"{lines} that start at multiples of 16 bytes ({elements} elements)"
     strided = strided_copy(place, name, x)
@@ -138,7 +138,7 @@ def operand_copy(
             f"{name} has contiguous {contiguous}, and the kernels take {dtype} with {called} "
             f"contiguous: {at_multiples}",
         )
-    if x.type.align < VECTOR or all(unit):
+    if x.type.align < VECTOR_BYTES or all(unit):
         return Copy(place, axis, f"the kernels take {name} with {at_multiples}")
     return None
 
@@ -152,7 +152,7 @@ def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None
     if not unit[-1]:
         why = "rows of the result are not contiguous, as the kernels store them"
     elif by_tma and stores_without_tma(d):
-        elements = VECTOR // d.type.dtype.itemsize
+        elements = VECTOR_BYTES // d.type.dtype.itemsize
         why = (
             f"the kernel stores rows of the result that start and end at multiples of 16 bytes "
             f"({elements} elements)"
@@ -202,7 +202,7 @@ def kernel_argument(x: Description, place: int, copies: tuple[Copy, ...]) -> Des
     steps = (pitch, 1) if copy.axis == ROWS else (1, pitch)
     strides = (lines * pitch, *steps) if batch else steps
     unit = tuple(stride == 1 for stride in strides)
-    kind = replace(x.type, align=VECTOR, unit=unit, writable=True)
+    kind = replace(x.type, align=VECTOR_BYTES, unit=unit, writable=True)
     return x._replace(type=kind, strides=strides)
 
 
@@ -210,7 +210,7 @@ def padded_shape(x: Description, axis: int) -> tuple[int, ...]:
     """Shape of a copy: matrices, lines, elements of a line padded to lines of the L2 cache."""
     *batch, rows, cols = x.shape
     lines, width = (rows, cols) if axis == ROWS else (cols, rows)
-    per_line = LINE // x.type.dtype.itemsize
+    per_line = LINE_BYTES // x.type.dtype.itemsize
     return (*batch, lines, cdiv(width, per_line) * per_line)
 
 

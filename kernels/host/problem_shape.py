@@ -11,7 +11,7 @@ import numpy as np
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.sizes import cdiv
 
-SMS = 132  # of an H100 SXM or H200; on fewer SMs persistent CTAs just take more turns
+SMS = 132  # SMs of an H100 SXM or H200. On fewer SMs, persistent CTAs just take more turns.
 # CTAs of a cluster -> clusters that run at the same time on an H200, by
 # cuOccupancyMaxActiveClusters. A cluster lies in one GPC, so fewer run than SMS would allow.
 ACTIVE_CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}

@@ -43,7 +43,7 @@ COLUMNS = (
     (2112, 7168),
 )
 SIZES = tuple((M, *columns) for M, columns in product(ROWS, COLUMNS))
-LAYOUTS = ("row.col", "row.row", "col.row", "col.col")  # of A and B
+LAYOUTS = ("row.col", "row.row", "col.row", "col.col")  # layouts of A and B
 WORK = "from tensorcore_dsl.kernels.host.warming import work; work()"
 
 
