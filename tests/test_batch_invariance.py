@@ -266,11 +266,9 @@ DEVICES = [(132, True), (132, False), (78, True), (16, False)]  # multiprocessor
 def device(request, monkeypatch):
     """Another count of multiprocessors, with the assembler or without."""
     sms, assembler = request.param
-    for module in (problem_shape, menu, features, rankings):
+    for module in (problem_shape, features, rankings):
         monkeypatch.setattr(module, "SMS", sms)
-    active = {size: sms // size // 2 or 1 for size in (4, 8)}
-    for module in (problem_shape, features):
-        monkeypatch.setattr(module, "ACTIVE_CLUSTERS", active)
+    monkeypatch.setattr(problem_shape, "ACTIVE_CLUSTERS", {size: sms // size // 2 or 1 for size in (4, 8)})
     monkeypatch.setattr(families, "gives_registers", lambda: assembler)
     forget_rankings()
     yield
