@@ -11,9 +11,10 @@ import llvmlite.binding as llvm
 
 from tensorcore_dsl.lowering.entry import FUNCTIONS
 
-# Levels of optimisation. PLAIN runs a few passes, in a third of the time. The other passes gained nothing
-# measurable on emulated kernels, unless LLVM vectorises loops.
-PLAIN, VECTORS = 1, 3
+# Levels of optimisation. PLAIN runs a few passes, in a third of the time of VECTORS. The other passes gained
+# nothing measurable on emulated kernels, unless LLVM vectorises loops. FAST also selects instructions and
+# registers in a fifth of PLAIN's time.
+FAST, PLAIN, VECTORS = 0, 1, 3
 PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 _METH_FASTCALL = 0x80
 _llvm: Any = llvm  # llvmlite has no types.
@@ -62,7 +63,7 @@ def object_code(text: str, level: int) -> bytes:
     module = _llvm.parse_assembly(text)
     module.triple = _llvm.get_process_triple()
     module.data_layout = str(target.target_data)
-    options = _llvm.create_pipeline_tuning_options(speed_level=level)
+    options = _llvm.create_pipeline_tuning_options(speed_level=max(level, PLAIN))
     passes = _llvm.create_pass_builder(target, options)
     if level < VECTORS:
         manager = _llvm.create_new_module_pass_manager()

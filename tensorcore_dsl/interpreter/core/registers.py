@@ -120,12 +120,12 @@ class RegisterFile:
         if value.dtype is not dtype and value.dtype != dtype:
             raise TypeError(f"a result has type {value.dtype}, the register {dtype}")
         new, chunk = self.values[place] is None, self.chunk
-        home = self.home(place)
         if chunk.active is None:
+            home = self._home(place)
             if value is not home:
                 home[...] = value
         else:
-            np.copyto(home, value, where=chunk.active)
+            np.copyto(self.home(place), value, where=chunk.active)
         self.wrote((place,), new)
 
     def put(self, place: int, value: Any) -> None:

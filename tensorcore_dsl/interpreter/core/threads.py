@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.environment.eager_dict import EagerDict
-from tensorcore_dsl.lowering import vectorised
+from tensorcore_dsl.lowering import compiled
 
 _WORD = np.dtype(np.uint32)
 
@@ -148,7 +148,7 @@ class Masks:
         return bool(known[2])
 
 
-@vectorised
+@compiled
 def census(active: Any) -> int:
     """`warps << 32 | lanes` of a mask over whole warps."""
     warps, lanes = 0, 0
@@ -161,7 +161,7 @@ def census(active: Any) -> int:
     return warps << 32 | lanes
 
 
-@vectorised
+@compiled
 def among(flags: Any, active: Any) -> int:
     """How many active threads have a flag set."""
     count = 0
@@ -170,7 +170,7 @@ def among(flags: Any, active: Any) -> int:
     return count
 
 
-@vectorised
+@compiled
 def divided(active: Any, unit: int, out: Any) -> None:
     """out: active threads whose unit of `unit` threads is not active as a whole."""
     for first in range(0, active.size, unit):
@@ -181,7 +181,7 @@ def divided(active: Any, unit: int, out: Any) -> None:
             out[thread] = active[thread] and count != unit
 
 
-@vectorised
+@compiled
 def absent(active: Any, named: Any, excused: Any, out: Any) -> None:
     """out: active lanes whose `named` mask has a lane of their warp that is neither active nor
     `excused`."""

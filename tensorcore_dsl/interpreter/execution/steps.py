@@ -26,7 +26,7 @@ from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.lowering import vectorised
+from tensorcore_dsl.lowering import compiled
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
 Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
@@ -70,7 +70,7 @@ def own_memory(base: Any, offset: Any) -> Any:
     return addresses if bases is base else addresses[0]
 
 
-@vectorised
+@compiled
 def _own_memory(bases: Any, offset: int, addresses: Any) -> None:
     """`own_memory` of (T,) uint32 bases."""
     for thread in range(bases.size):

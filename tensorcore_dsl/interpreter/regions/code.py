@@ -20,14 +20,16 @@ from tensorcore_dsl.interpreter.regions.plan import Region
 from tensorcore_dsl.lowering import forms, machine
 from tensorcore_dsl.numerics import lanes
 
-# Nanoseconds, roughly: of a step, and of each of its threads, without compiled code; of the
-# compilation of a micro-operation.
-STEP_COST, THREAD_COST, COMPILE_COST = 10_000, 3, 700_000
+# Nanoseconds of a step, of each of its threads, and to compile a micro-operation. Measured on an EPYC.
+STEP_COST, THREAD_COST, COMPILE_COST = 20_000, 3, 120_000
+# A loop of at most so many micro-operations is compiled at level PLAIN, which takes PLAIN_COST times as long.
+# Arithmetic then takes two thirds of the time. Larger loops of arithmetic would gain a sixth, and other code
+# a twentieth.
+PLAIN_MICRO_OPS, PLAIN_COST = 200, 3
 _PACKAGE = Path(__file__).parents[2]
-# Files from which code is made: regions, and the semantics that they contain.
-_SOURCES = [
-    f for folder in ("interpreter/regions", "numerics", "isa") for f in (_PACKAGE / folder).glob("*.py")
-]
+# Files from which code is made: regions, the semantics that they contain, and their compiler.
+_FOLDERS = "interpreter/regions", "lowering", "numerics", "isa"
+_SOURCES = [file for folder in _FOLDERS for file in (_PACKAGE / folder).glob("*.py")]
 _KEY = FunctionKey(lanes.vector, *map(str, sorted(_SOURCES)))
 
 
@@ -53,7 +55,10 @@ class Code:
         self.layouts = [layout.Layout(region, self.constants, self.fixed) for region in self.regions]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
-        self._micro_ops = sum(region.count for region in self.regions)
+        micro_ops = sum(region.count for region in self.regions)
+        loops = any(region.turns for region in self.regions)
+        self._level = machine.PLAIN if loops and micro_ops <= PLAIN_MICRO_OPS else machine.FAST
+        self._work = micro_ops * (PLAIN_COST if self._level == machine.PLAIN else 1)
         self._spent, self._asked = 0.0, False
         self._addresses: dict[Region, int] = {}
 
@@ -70,7 +75,7 @@ class Code:
                 self._asked = True
                 self._name = self._loaded(self._key()) or ""
             self._spent += micro_ops * (STEP_COST + threads * THREAD_COST)
-            if not self._name and self._spent >= COMPILE_COST * self._micro_ops:
+            if not self._name and self._spent >= COMPILE_COST * self._work:
                 self._name = self._compiled()
         return bool(self._name)
 
@@ -127,7 +132,7 @@ class Code:
         """The name of the code, which is made now."""
         name, directory = self._key(), forms.directory()
         with forms.compiling("regions"):
-            code = machine.object_code(self._module(name), machine.PLAIN)
+            code = machine.object_code(self._module(name), self._level)
         if directory:
             disk_cache.store(name, code, _KEY.sources(), directory)
         machine.load(code)

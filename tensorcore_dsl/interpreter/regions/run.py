@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
@@ -28,6 +29,7 @@ Machine = Any  # of `execution.machine`, which imports this module
 OWN_CODE = 48  # micro-operations of a region whose code is not made together with that of others
 
 
+@without_collections()
 def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
     """The functions of a program's steps: where threads may start in a region, those execute it."""
     region_runs = list(runs)

@@ -14,7 +14,7 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.lowering import vectorised
+from tensorcore_dsl.lowering import compiled
 
 REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
 
@@ -175,7 +175,7 @@ class Clusters:
                     )
 
 
-@vectorised
+@compiled
 def _pass(active: Any, gone: Any, arrivals: Any, waits: Any, phase: Any, go: Any) -> int:
     """Let the active threads whose clusters have met pass, `go`; -1, or a thread that has not
     arrived, and nothing done."""
