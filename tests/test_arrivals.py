@@ -10,6 +10,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import ArchError, EmulationError, Race
+from tensorcore_dsl.isa import classify
 
 ARRAY = tc.ArrayType(tc.s32, 1, (True,), 16)
 
@@ -170,7 +171,7 @@ def test_targets(modifiers, requires, version, drop):
 def test_waits_have_the_scope_that_they_name(wait):
     for sem, scope in ("", "cta"), (".acquire.cta", "cta"), (".acquire.cluster", "cluster"):
         instr = isa.instruction(f"mbarrier.{wait}.parity{sem}.shared::cta.b64")
-        assert (instr.scope, instr.acquires) == (scope, True)
+        assert (classify.scope(instr), classify.is_acquire(instr)) == (scope, True)
 
 
 def test_sm_80_counts_without_an_end():

@@ -21,7 +21,7 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.dtypes import bf16, e2m1, e3m2, e4m3, e5m2, f16, f32, f64, s8, s32, u8
 from tensorcore_dsl.errors import EmulationError, LayoutError, UnknownInstruction
-from tensorcore_dsl.isa import block_scale, memory, sparse
+from tensorcore_dsl.isa import block_scale, classify, memory, sparse
 from tensorcore_dsl.isa.effects import MEANINGS, PURE, VOLATILE, Effect
 from tensorcore_dsl.isa.spec import Instruction, row
 from tensorcore_dsl.layout import Layout
@@ -314,7 +314,7 @@ def test_words_have_the_bytes_order_and_scope_of_their_text():
         assert declared == word_in_text(instr.mnemonic), instr
         verb = {"ld": "load", "st": "store"}.get(instr.opcode, "update")
         assert (access.verb, access.operand, access.completion) == (verb, "p", "")
-        assert instr.strong == bool(access.order) == (Effect.VOLATILE in instr.effects)
+        assert classify.is_strong(instr) == bool(access.order) == (Effect.VOLATILE in instr.effects)
         count += 1
     assert count > 4000
 
@@ -341,7 +341,7 @@ def test_copies_name_what_completes_them():
         spaces = [part for part in parts if part.split("::")[0] in ("global", "shared")]
         assert [access.space for access in moving] == spaces
         writes = [access.writes for access in moving]
-        assert writes == [True, False] and not instr.strong
+        assert writes == [True, False] and not classify.is_strong(instr)
 
 
 def test_every_address_is_declared():
@@ -368,7 +368,12 @@ def test_asynchronous_stores_name_what_they_write():
         assert data.bytes == vector * int(parts[-1][1:]) // 8 <= 16
         assert data.verb == ("store" if instr.opcode == "st" else "update")
         assert (data.order, data.scope) == (("", "") if instr.opcode == "st" else ("relaxed", "cluster"))
-        assert not instr.strong and instr.runs_behind and instr.counts_bytes and instr.word is None
+        assert (
+            not classify.is_strong(instr)
+            and classify.is_async_operation(instr)
+            and classify.completes_on_mbarrier(instr)
+            and classify.word_access(instr) is None
+        )
 
 
 def instruction_of(**declared: Any) -> Instruction:
@@ -392,7 +397,12 @@ def test_a_row_says_what_it_accesses(declared, message):
 
 def test_a_store_that_completes_later_is_not_strong():
     instr = instruction_of(access="store p shared::cluster 1*b32 mbarrier; sync bar shared::cluster 8")
-    assert not instr.strong and instr.runs_behind and instr.counts_bytes and instr.word is None
+    assert (
+        not classify.is_strong(instr)
+        and classify.is_async_operation(instr)
+        and classify.completes_on_mbarrier(instr)
+        and classify.word_access(instr) is None
+    )
     assert instr.effects == Effect.STORE | Effect.VOLATILE and instr.accesses[0].bytes == 4
 
 

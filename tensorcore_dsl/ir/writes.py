@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.nodes import Assign, Kernel, Node, Op, Value, reads, walk
+from tensorcore_dsl.isa import classify
 
 
 def written_arrays(kernel: Kernel, names: Sequence[str]) -> dict[str, Loc | None]:
@@ -30,7 +31,7 @@ def written_arrays(kernel: Kernel, names: Sequence[str]) -> dict[str, Loc | None
             changed = changed or bool(new)
     written: dict[str, Loc | None] = {}
     for node in nodes:
-        if isinstance(node, Op) and node.instr.writes_global:
+        if isinstance(node, Op) and classify.writes_global(node.instr):
             for name in sorted(owners.get(reads(node)[0], ())):
                 written.setdefault(name, node.loc)
     return written
@@ -38,6 +39,6 @@ def written_arrays(kernel: Kernel, names: Sequence[str]) -> dict[str, Loc | None
 
 def _copies(node: Node) -> Iterator[tuple[Value, Value]]:
     """Registers to which the node may pass an address, each with one where it comes from."""
-    if isinstance(node, Assign) or (isinstance(node, Op) and node.instr.passes_addresses):
+    if isinstance(node, Assign) or (isinstance(node, Op) and classify.may_return_address(node.instr)):
         targets = (node.target,) if isinstance(node, Assign) else node.results
         yield from ((target, source) for target in targets for source in reads(node))

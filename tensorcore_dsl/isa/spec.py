@@ -19,7 +19,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError, public
-from tensorcore_dsl.isa.access import SCOPES, Access, effects_of, parse_accesses
+from tensorcore_dsl.isa.access import Access, effects_of, parse_accesses
 from tensorcore_dsl.isa.effects import PURE, Effect
 from tensorcore_dsl.layout import Layout, html
 from tensorcore_dsl.tracing import emitter
@@ -215,177 +215,10 @@ class Instruction:
         return lines, length * layout.dtype.storage_bits // 8, length
 
     @property
-    def accesses_memory(self) -> bool:
-        """Tell whether it reads or writes at its addresses. Prefetches and conversions of addresses do not."""
-        return bool(self.effects & (Effect.LOAD | Effect.STORE | Effect.ASYNC | Effect.MBARRIER))
-
-    @property
-    def writes_global(self) -> bool:
-        """Tell whether it writes global memory, at its first operand."""
-        return self.space == "global" and self.accesses[0].writes
-
-    @property
-    def passes_addresses(self) -> bool:
-        """Tell whether its result may point into the array that an operand points into.
-
-        Not so products: those in addresses are of indices, which may come from anywhere.
-        """
-        return self.opcode in ("add", "sub", "mov", "selp", "mad", "cvta")
-
-    @property
-    def adds(self) -> bool:
-        """Tell whether it adds or subtracts: its operands, or in the word that it updates."""
-        return self.opcode in ("add", "sub") or self.params.get("op") == "add"
-
-    @property
-    def scales(self) -> bool:
-        """Tell whether it multiplies, shifts to the left, negates, or converts between types of integers."""
-        integers = not any(o.dtype.is_float for o in self.sides)
-        return integers and self.opcode in ("mul", "mad", "shl", "neg", "cvt")
-
-    @property
-    def exchanges(self) -> bool:
-        """Tell whether it writes its operand to the word that it updates, whatever the word holds."""
-        return self.params.get("op") == "exch"
-
-    @property
-    def divides_integers(self) -> bool:
-        """Tell whether it divides by an integer, which may not be zero."""
-        return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer
-
-    @property
-    def aligned(self) -> bool:
-        """Tell whether the threads of a warp that have not exited must execute it together (`.aligned`).
-
-        Instructions of whole warps ("warp") and of masks ("convergent") have rules of their own.
-        """
-        words = self.mnemonic.split(".")
-        convergent = bool(self.effects & (Effect.WARP | Effect.CONVERGENT))
-        return ("aligned" in words or words[0] == "bar") and not convergent
-
-    @property
-    def word(self) -> Access | None:
-        """The access of each thread to words at an address of its own, performed at once."""
-        first = self.accesses[0] if self.accesses and Effect.WARP not in self.effects else None
-        if first is None or not first.moves or not isinstance(first.count, int):
-            return None
-        return None if first.completion else first
-
-    @property
-    def strong(self) -> bool:
-        """Tell whether it is an atomic, or a load or store that is not weak (memory consistency model)."""
-        return any(a.order and not a.completion for a in self.accesses)
-
-    @property
-    def read_only(self) -> bool:
-        """Tell whether it loads through the path for memory that nobody writes during the launch."""
-        return self.opcode == "ld" and "nc" in self.mnemonic.split(".")
-
-    @property
-    def fences_proxies(self) -> bool:
-        """Tell whether it connects the generic and the async proxy."""
-        return self.opcode == "fence" and "space" in self.params
-
-    @property
-    def fences_init(self) -> bool:
-        """Tell whether it makes initialised mbarriers visible to the async proxy and to the cluster."""
-        proxies = self.fences_proxies and self.params["space"] != ".global"
-        return "mbarrier_init" in self.mnemonic.split(".") or proxies
-
-    @property
-    def fences(self) -> bool:
-        """Tell whether it orders accesses of the generic proxy, as `fence` and `membar` do."""
-        words = self.mnemonic.split(".")
-        return words[0] == "membar" or (words[0] == "fence" and not {"proxy", "mbarrier_init"} & {*words})
-
-    @property
-    def sequential(self) -> bool:
-        """Tell whether it is a fence of the one order of all such fences (`fence.sc`, `membar`)."""
-        return self.fences and (self.opcode == "membar" or "sc" in self.mnemonic.split("."))
-
-    @property
-    def releases(self) -> bool:
-        """Does it hand on what its threads know? A fence that does not say so does both."""
-        return self._orders("release")
-
-    @property
-    def acquires(self) -> bool:
-        """Tell whether it learns what others have handed on."""
-        return self._orders("acquire")
-
-    def _orders(self, way: str) -> bool:
-        words = self.mnemonic.split(".")
-        if self.fences and {"release", "acquire"}.isdisjoint(words):
-            return True
-        orders = [a.order for a in self.accesses] or words[1:]
-        return not {way, "acq_rel", "sc"}.isdisjoint(orders)
-
-    @property
-    def scope(self) -> str:
-        """The threads that a strong access or a fence reaches: cta, cluster, gpu or sys."""
-        if self.accesses:
-            return next((a.scope for a in self.accesses if a.scope), "")
-        return next((p for p in self.mnemonic.split(".") if p in SCOPES), "gpu")
-
-    @property
-    def relaxed(self) -> bool:
-        """Tell whether it orders nothing."""
-        return "relaxed" in self.mnemonic.split(".")
-
-    @property
-    def runs_behind(self) -> bool:
-        """Tell whether it is a copy or a product that goes on while its threads do."""
-        return self.ordering is not None or any(a.bulk for a in self.accesses)
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Tell whether an mbarrier counts the bytes that it moves."""
-        return any(a.completion == "mbarrier" for a in self.accesses)
-
-    @property
-    def synchronises(self) -> bool:
-        """Tell whether threads, or their lanes, meet or wait here."""
-        meeting = Effect.BARRIER | Effect.BLOCKING | Effect.CLUSTER | Effect.CONVERGENT
-        return self.uses_mbarrier or bool(self.effects & meeting)
-
-    @property
-    def orders_memory(self) -> bool:
-        """Tell whether it is a barrier, behind which its threads know each other's accesses to memory.
-
-        Of the instructions of a warp only bar.warp.sync is; the others hand on values alone.
-        """
-        return Effect.BARRIER in self.effects
-
-    @property
-    def runs_late(self) -> bool:
-        """Tell whether it is a copy of single threads, which takes effect at a wait."""
-        return any(a.completion == "async_group" for a in self.accesses)
-
-    @property
-    def reduces(self) -> bool:
-        """Tell whether it is a bulk copy that reduces into its target."""
-        return any(a.verb == "update" and a.completion for a in self.accesses)
-
-    @property
     def summary(self) -> str:
         """The words of its name that tell what it does, for messages."""
         words = self.mnemonic.split(".")
         return ".".join(words[: 4 if "tensor" in words[:5] else 3 if words[0] == "cp" else 2])
-
-    @property
-    def accesses_cluster(self) -> bool:
-        """Tell whether it loads or stores words in the shared memory of other CTAs of the cluster."""
-        return self.word is not None and self.space == "shared::cluster"
-
-    @property
-    def uses_mbarrier(self) -> bool:
-        """Tell whether it initialises, arrives at or waits for an mbarrier."""
-        return self.opcode == "mbarrier" or self.mnemonic.startswith("cp.async.mbarrier")
-
-    @property
-    def arrives(self) -> bool:
-        """Tell whether it arrives at an mbarrier."""
-        return self.uses_mbarrier and ".arrive" in self.mnemonic
 
     @property
     def shape(self) -> tuple[int, int, int] | None:

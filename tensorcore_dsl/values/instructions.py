@@ -17,7 +17,7 @@ from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.verify import agree
-from tensorcore_dsl.isa import advice, names
+from tensorcore_dsl.isa import advice, classify, names
 from tensorcore_dsl.isa.access import GENERIC
 from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.isa.descriptor import SharedTile
@@ -172,7 +172,7 @@ class InstructionBuilder:
         guard = guard_of(instr, options) if options else True
         if self.checks and guard is not False:
             self._check_addresses(instr, operands, guard)
-            if instr.divides_integers and isinstance(operands[1], Scalar):
+            if classify.is_integer_division(instr) and isinstance(operands[1], Scalar):
                 self._check_divisor(operands[0], operands[1], guard)
         sources = tuple(
             [
@@ -181,7 +181,7 @@ class InstructionBuilder:
             ]
         )
         swizzle = None
-        if self.checks and instr.accesses_memory:
+        if self.checks and classify.accesses_memory(instr):
             swizzle = next((o.swizzle for o in operands if hasattr(o, "swizzle")), None)
         if guard is True:
             return self._unguarded(instr, sources, swizzle)
@@ -354,7 +354,7 @@ class InstructionBuilder:
     def _note_other(self, op: Op) -> None:
         """Remember that a result depends on addresses of tiles, and need not be one."""
         known = [s for s in op.operands if type(s) is Value and s in self.tiles_of]
-        if known and (len(known) > 1 or not op.instr.adds):
+        if known and (len(known) > 1 or not classify.is_addition(op.instr)):
             self.tiles_of |= dict.fromkeys(op.results, OTHER)
 
     def _is_small(self, source: Any) -> bool:

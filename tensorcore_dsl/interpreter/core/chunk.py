@@ -19,7 +19,7 @@ from tensorcore_dsl.interpreter.core.geometry import Geometry, axes_text, ranges
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Tally
 from tensorcore_dsl.interpreter.core.threads import Masks
-from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa import advice, classify
 from tensorcore_dsl.isa.spec import Instruction
 
 WARP, WARPGROUP = 32, 128
@@ -263,7 +263,7 @@ class Chunk(Positions, EagerDict):
             lines.append(f"{name} {ranges(np.flatnonzero(rest))} skip it, their guard is false")
         what = "a warp-wide instruction needs all 32 lanes: "
         instr = None if at is None else self.instruction(at)
-        if instr is not None and instr.aligned:
+        if instr is not None and classify.is_aligned(instr):
             what = f"{advice.called(instr.mnemonic)} needs all lanes of a warp that have not returned: "
         elif unit != WARP:
             what = "an instruction of warpgroups needs all four warps: "

@@ -11,7 +11,7 @@ from typing import Any
 from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir import nodes
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import classify, names
 from tensorcore_dsl.isa.effects import VOLATILE, Effect
 
 # Effects that nothing outside lanes sees.
@@ -86,7 +86,8 @@ class Loop(EagerDict):
         for node in self._nodes:
             if isinstance(node, nodes.Op):
                 guard = [] if node.guard is None else [node.guard]
-                stores = node.instr.word is not None and node.instr.word.writes
+                access = classify.word_access(node.instr)
+                stores = access is not None and access.writes
                 bases = (o.base for o in node.operands if isinstance(o, nodes.Address))
                 sources = [*bases, *guard] if stores else nodes.reads(node)
                 roots.update(sources if _acts(node) else guard)  # type: ignore[arg-type]
@@ -107,7 +108,7 @@ class Loop(EagerDict):
             op
             for op in self._nodes
             if isinstance(op, nodes.Op) and not deciding.isdisjoint(op.results)
-            if op.instr.uses_mbarrier or Effect.LOAD in op.instr.effects or asked & {*op.results}
+            if classify.uses_mbarrier(op.instr) or Effect.LOAD in op.instr.effects or asked & {*op.results}
         ]
 
     @cached_property
@@ -226,7 +227,7 @@ class Loop(EagerDict):
         if not isinstance(node, nodes.Op) or not _access(node):
             return []
         # Where threads of the loop synchronise, others may pass a barrier, and write.
-        met = any(isinstance(op, nodes.Op) and op.instr.synchronises for op in self._nodes)
+        met = any(isinstance(op, nodes.Op) and classify.is_synchronisation(op.instr) for op in self._nodes)
         inside = nodes.walk(self.kernel.body) if met else self._nodes
         ops = [op for op in inside if isinstance(op, nodes.Op) and op.instr.accesses]
         return [
@@ -274,11 +275,15 @@ class Loop(EagerDict):
         if not isinstance(node, nodes.Op):
             return False
         if not _access(node):
-            scales = node.instr.scales and node not in self._changing(node)
+            scales = classify.is_scaling(node.instr) and node not in self._changing(node)
             scales = scales and (node.instr.opcode != names.LEFT_SHIFT or node.operands[0] in moving)
-            return (node.instr.adds or scales) and len(moving) < 2
+            return (classify.is_addition(node.instr) or scales) and len(moving) < 2
         place: Any = node.operands[0]
-        adds = _access(node) != "update" or node.instr.exchanges or (node.instr.adds and not moving)
+        adds = (
+            _access(node) != "update"
+            or classify.is_exchange(node.instr)
+            or (classify.is_addition(node.instr) and not moving)
+        )
         same = [op.operands[0] == place for op in self._writers(node)]
         return adds and place.base not in self._moving and same in ([], [True])
 
@@ -329,7 +334,7 @@ def _leaving(block: nodes.Block, inner: bool = False) -> Iterator[nodes.Jump]:
 
 def _access(node: nodes.Node) -> str:
     """Kind of an operation's memory access, as `Access.verb`; "" for none."""
-    word = node.instr.word if isinstance(node, nodes.Op) else None
+    word = classify.word_access(node.instr) if isinstance(node, nodes.Op) else None
     return word.verb if word is not None else ""
 
 

@@ -18,7 +18,7 @@ from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.ir.nodes import Block, For, Kernel, Mark, Op, While, walk
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import classify, names
 from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
@@ -82,7 +82,7 @@ class Step(EagerDict):
     @cached_property
     def uses_mbarrier(self) -> bool:
         """Tell whether it initialises, arrives at or waits for an mbarrier."""
-        return self.instr is not None and self.instr.uses_mbarrier
+        return self.instr is not None and classify.uses_mbarrier(self.instr)
 
     @cached_property
     def tracked(self) -> bool:
@@ -229,7 +229,7 @@ class Program(EagerDict):
         """Has the kernel instructions of whole warpgroups, or mbarriers, by which warps with roles
         of their own wait for each other?"""
         ops = (node.instr for node in walk(self.kernel.body) if isinstance(node, Op))
-        return any(instr.threads > 32 or instr.uses_mbarrier for instr in ops)
+        return any(instr.threads > 32 or classify.uses_mbarrier(instr) for instr in ops)
 
     @cached_property
     def multiplies_in_loops(self) -> bool:
@@ -268,7 +268,7 @@ class Program(EagerDict):
         """Note what the machine must track because the kernel has this instruction."""
         self.unit = max(self.unit, instr.threads)
         self.reads_shared |= Effect.ASYNC_PROXY in instr.effects
-        self.asynchronous |= instr.accesses_cluster or bool(instr.effects & _TRACKED)
+        self.asynchronous |= classify.accesses_peer_cta(instr) or bool(instr.effects & _TRACKED)
 
 
 def _couples(node: Any) -> bool:

@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.threads import scalar
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sanitizer.race_report import call_text
 from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.effects import Effect
 
 MOST = 16  # groups, and lines about one group
@@ -100,7 +101,7 @@ class HangReport:
         ctx, instr = self.ctx, self.ctx.instruction(group.at)
         if group.state != "waits" or instr is None:
             return []
-        if instr.uses_mbarrier:
+        if classify.uses_mbarrier(instr):
             lacks = ctx.lacking(group.mask, instr)
             return [*lacks, *self._same_parity(group), *self._arrival_lines(group.mask)]
         lines = self._named_barriers(group.mask) or ctx.lacking(group.mask, instr)
@@ -112,7 +113,9 @@ class HangReport:
     def _same_parity(self, group: Group) -> list[str]:
         """Say that a wait in a loop, or in its unrolled copies, asks for one parity though phases pass."""
         loop, mbarriers = self._loop(group), self.ctx.mbarriers
-        waits = [op for op in loop.conditions if op.instr.uses_mbarrier and op.results] if loop else []
+        waits = (
+            [op for op in loop.conditions if classify.uses_mbarrier(op.instr) and op.results] if loop else []
+        )
         passed = all(mbarriers.phase(*place) for place in mbarriers.waited_for(group.mask))
         if loop is None or not passed or not waits or len(waits[0].operands) < 2:
             return []
@@ -150,7 +153,9 @@ class HangReport:
                 f"{ctx.loc(at)} ({ctx.warps_text(who)}{self._announced(at)})" for at, who in arrivals.items()
             ]
             return ["the arrivals so far are from " + listing(dict.fromkeys(texts), 4)]
-        steps = [i for i, s in enumerate(ctx.program.steps) if s.instr and s.instr.arrives]
+        steps = [
+            i for i, s in enumerate(ctx.program.steps) if s.instr and classify.is_mbarrier_arrival(s.instr)
+        ]
         near = np.isin(self._clusters(), self._clusters()[mask])
         came = ((at, who & near) for (at, _), who in ctx.mbarriers.arrivers.items())
         reached = {str(ctx.loc(at)) for at, who in came if who.any()}
@@ -254,7 +259,7 @@ class HangReport:
 
     def _value(self, op: nodes.Op, thread: int) -> str:
         """Describe the operands and the result of an instruction of the condition."""
-        if op.instr.uses_mbarrier:
+        if classify.uses_mbarrier(op.instr):
             address = self._operand(op.operands[0], thread)
             if not op.results or address is None:
                 return ""
@@ -381,7 +386,9 @@ class HangReport:
                 word = (loop and self._signal(loop, thread)) or self._place_of(op, address)
                 by = f"last changed by {listing(last, 4)}" if last else "nobody has changed it"
                 lines.append(f"    {self._name(group, mine)} -> {word}; {by}")
-        steps = [(at, s) for at, s in enumerate(ctx.program.steps) if s.instr and s.instr.releases]
+        steps = [
+            (at, s) for at, s in enumerate(ctx.program.steps) if s.instr and classify.is_release(s.instr)
+        ]
         executed = ctx.tally.executed()
         late = {str(ctx.loc(at)): None for at, step in steps if not executed[at]}
         if lines and late:
@@ -395,7 +402,7 @@ class HangReport:
         if instr is None:
             return np.zeros_like(others)
         missing = self._missing_lanes(group) & part
-        if instr.uses_mbarrier:
+        if classify.uses_mbarrier(instr):
             able = np.zeros_like(others)
             for who in self._arrivals(group.mask).values():
                 able |= who

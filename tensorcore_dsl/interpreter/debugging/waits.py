@@ -12,6 +12,7 @@ from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.debugging.contents import barrier_state
 from tensorcore_dsl.interpreter.sync import barrier_phases as mbarriers
 from tensorcore_dsl.ir.nodes import Mark
+from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -48,7 +49,7 @@ class Waits:
         ctx = self.ctx
         if instr is None:
             return ["a branch"]
-        if instr.uses_mbarrier:
+        if classify.uses_mbarrier(instr):
             return [self.mbarrier(*place) for place in ctx.mbarriers.waited_for(mask)]
         numbers = np.unique(ctx.barriers.waits_at[mask])
         if Effect.CLUSTER not in instr.effects and (numbers >= 0).any():

@@ -23,7 +23,7 @@ from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
-from tensorcore_dsl.isa import fragments, names
+from tensorcore_dsl.isa import classify, fragments, names
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, Access, access, operations, special_register
 from tensorcore_dsl.isa.spec import Operand
@@ -244,18 +244,18 @@ class _Compiler:
         elif run is plain and self._takes_all(op, mask):
             self._fuse_op(op, guard)
         self.program.classify(op.instr)
-        if blocking and op.instr.uses_mbarrier and self.read.isdisjoint(op.results):
+        if blocking and classify.uses_mbarrier(op.instr) and self.read.isdisjoint(op.results):
             self.program.unheard.add(self.here)
         if guard is not None:
-            if op.instr.aligned:
+            if classify.is_aligned(op.instr):
                 run = steps.undivided(run, self.here)
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
-        if op.instr.aligned:
+        if classify.is_aligned(op.instr):
             run = steps.aligned(run, self.here)
         elif warp or mask is not None:
-            orders = op.instr.orders_memory
+            orders = classify.is_memory_barrier(op.instr)
             run = steps.gathered(run, self.here, op.instr.threads, mask, orders)
-        if op.instr.word is not None:
+        if classify.word_access(op.instr) is not None:
             self.program.ops[self.here] = op
         writes = tuple(place for place, _ in results)
         meets = fetch if mask is not None and guard is None else None
@@ -460,7 +460,11 @@ class _Compiler:
     def _note_wait(self, node: nodes.While) -> None:
         """Note what a loop waits for that repeats a load until a counter has reached a value."""
         ops = [op for op in node.test if isinstance(op, nodes.Op)]
-        if not 2 <= len(ops) == len(node.test) <= 3 or len(node.body) or not ops[0].instr.acquires:
+        if (
+            not 2 <= len(ops) == len(node.test) <= 3
+            or len(node.body)
+            or not classify.is_acquire(ops[0].instr)
+        ):
             return
         load, *less, compare = ops  # to wait for 0, nothing is subtracted
         is_less = compare.instr.mnemonic in (names.compare("lt", f"s{bits}") for bits in (16, 32, 64))

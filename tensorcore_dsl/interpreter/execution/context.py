@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.grids import Grids
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
+from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.bounds import error_of
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.semantics import UNSET
@@ -112,13 +113,13 @@ class ExecutionContext(Chunk):
     def fence(self, instr: Instruction) -> None:
         """A fence of the active threads, which orders their accesses or connects proxies."""
         detector, space = self.sanitizer.detector, instr.params.get("space")
-        if detector is not None and instr.fences_init:
-            detector.fence_init(instr.releases)
+        if detector is not None and classify.is_init_fence(instr):
+            detector.fence_init(classify.is_release(instr))
         if space is not None and space != ".global":
             self.proxies.fence()
         if detector is not None and space is not None:
             detector.fence_proxies("" if space == "-" else str(space))
-        elif detector is not None and instr.fences:
+        elif detector is not None and classify.is_fence(instr):
             strong_accesses.fence(detector, instr)
 
     def refuse_index(self, text: int, outside: np.ndarray, index: Any, extent: Any) -> NoReturn:
@@ -145,7 +146,7 @@ class ExecutionContext(Chunk):
         """Describe, line by line, the waits of threads that stand at an instruction."""
         if instr is None:
             return []
-        if instr.uses_mbarrier:
+        if classify.uses_mbarrier(instr):
             return self.mbarriers.lacking(mask)
         if Effect.CLUSTER in instr.effects:
             return self.clusters.lacking(mask)

@@ -29,6 +29,7 @@ from tensorcore_dsl.interpreter.regions.plan import ALL, ALONE, SHOWN
 from tensorcore_dsl.interpreter.regions.run import with_regions
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
+from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.fragments import RegisterProducts
 from tensorcore_dsl.isa.wgmma import Buffers
 
@@ -479,7 +480,7 @@ class Machine:
     def _parked(self, at: int, cohort: Cohort) -> np.ndarray:
         """The threads of a cohort that wait for others of their unit."""
         instr = self.ctx.instruction(at)
-        aligned = instr is not None and instr.aligned
+        aligned = instr is not None and classify.is_aligned(instr)
         return self.missing(cohort.mask, cohort.unit, aligned=aligned).threads
 
 

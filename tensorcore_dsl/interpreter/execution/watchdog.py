@@ -29,6 +29,7 @@ from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sync import barrier_phases as mbarriers
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits
+from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.effects import Effect
 
 VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most iterations of a loop
@@ -210,7 +211,7 @@ class Watchdog(EagerDict):
             far = far | (ctx.barriers.waits_at >= 0)
             for at, cohort in ctx.cohorts.items():
                 instr = ctx.program.steps[at].instr
-                if instr is not None and instr.aligned:  # it needs the lanes in the loop
+                if instr is not None and classify.is_aligned(instr):  # it needs the lanes in the loop
                     far |= cohort.mask & warps
             here = self._present(ctx.mask)
         return bool(far[here].all())
@@ -357,7 +358,7 @@ class Watchdog(EagerDict):
     def _words(self, op: nodes.Op, mask: np.ndarray) -> set[int] | None:
         """The bytes that threads access by an op whose registers are as they were; None where they
         are not known."""
-        word, address = op.instr.word, op.operands[0]
+        word, address = classify.word_access(op.instr), op.operands[0]
         assert word is not None
         shared = word.space in ("shared", "shared::cta")
         if not (shared or word.space == "global") or not isinstance(word.bytes, int):

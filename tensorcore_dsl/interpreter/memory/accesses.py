@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
-from tensorcore_dsl.isa import reductions
+from tensorcore_dsl.isa import classify, reductions
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 from tensorcore_dsl.isa.reductions import AND, MAX, MIN, OR, SIGNED_MAX, SIGNED_MIN, XOR
 
@@ -99,7 +99,7 @@ class WordMemory(ABC):
         if detector is None or self.quiet:
             return None
         instr = self.chunk.instruction(self.chunk.at_step)
-        strong = instr is not None and instr.strong
+        strong = instr is not None and classify.is_strong(instr)
         same = None if values is None else partial(self._same, addresses, mask, values)
         return detector.words(_MEMORIES[self.space], verb, addresses, mask, size, same, strong=strong)
 
@@ -137,7 +137,7 @@ class WordMemory(ABC):
         if detector is None or self.quiet:
             return
         instr = self.chunk.instruction(self.chunk.at_step)
-        if instr is not None and instr.strong:
+        if instr is not None and classify.is_strong(instr):
             strong_accesses.access(detector, instr, self.location(addresses), mask, old)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
+from tensorcore_dsl.isa import classify
 
 GRANULE = 4  # bytes, at most
 CHUNK = 16  # bytes; no asynchronous operation accesses less
@@ -60,7 +61,7 @@ class AddressRange(Codes):
 def granule_bits(program: Program, shared: bool) -> int:
     """log2 of the bytes of a granule."""
     least = GRANULE
-    for word in (instr.word for instr in program.instructions):
+    for word in (classify.word_access(instr) for instr in program.instructions):
         if word is not None and word.space.startswith("shared") == shared:
             least = min(least, int(word.bytes))
     return least.bit_length() - 1

@@ -26,6 +26,7 @@ from tensorcore_dsl.interpreter.sanitizer.strong_accesses import (
     strength,
 )
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, merged
+from tensorcore_dsl.isa import classify
 
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
@@ -80,7 +81,9 @@ class LaunchHistory:
         last: list[dict[int, np.ndarray]] = self.earlier[0].launch.known if self.earlier else []
         self.earlier_known = last or [{} for _ in range(devices)]
         self.known: list[dict[int, np.ndarray]] = [{} for _ in range(devices)]
-        releases = (i.releases and i.scope in ("gpu", "sys") for i in program.instructions)
+        releases = (
+            classify.is_release(i) and classify.scope(i) in ("gpu", "sys") for i in program.instructions
+        )
         self.program, self.element = program, element
         self.coupled = coupled or any(releases)  # whose reads a later launch may have to know
         self.lock = threading.Lock()

@@ -16,7 +16,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Positions
 from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks
-from tensorcore_dsl.isa import advice, names
+from tensorcore_dsl.isa import advice, classify, names
 from tensorcore_dsl.isa.access import SCOPES
 from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.effects import Effect
@@ -139,7 +139,7 @@ class Finding:
     def _many(self) -> bool:
         """Tell whether it is one of several reads by CTAs, and the last ones are not known any more."""
         instr = self._owner.names.instruction(self._step)
-        return self.lanes == 0 and (instr is None or not instr.runs_behind)
+        return self.lanes == 0 and (instr is None or not classify.is_async_operation(instr))
 
     def _other(self) -> str:
         """Who made the other access."""
@@ -278,11 +278,11 @@ class Finding:
             if theirs.ordering is not None:
                 wait = advice.called(theirs.ordering.wait)
                 return f"first wait for the product's group: {wait}; then the threads must meet"
-            if theirs.counts_bytes:
+            if classify.completes_on_mbarrier(theirs):
                 return self._advice_after_load()
-            if theirs.runs_behind:
+            if classify.is_async_operation(theirs):
                 return self._advice_after_store(here, there)
-        if any(i is not None and i.read_only for i in (theirs, mine)):
+        if any(i is not None and classify.is_read_only_load(i) for i in (theirs, mine)):
             return "a read-only load is for memory that nobody writes during the launch; use an ordinary load"
         if self.serial > self.since:
             return (
@@ -310,7 +310,7 @@ class Finding:
             reads = any(i.mnemonic == names.bulk_wait(True) for i in self.races.names.program.instructions)
             wait = f"{advice.BULK_WAIT}{', without read=True' * reads}"
         text = f"first the thread that issued it must wait for its group: {wait}"
-        if self._is_same_warp and mine is not None and mine.runs_behind:
+        if self._is_same_warp and mine is not None and classify.is_async_operation(mine):
             if self._is_same_issuer:
                 return text
             if self.step == self._step:
@@ -332,13 +332,13 @@ class Finding:
         """What orders the two accesses, by how far apart their threads are."""
         owner, races = self._owner, self.races
         theirs, mine = owner.names.instruction(self._step), races.names.instruction(self.step)
-        strong = [i is not None and i.strong for i in (theirs, mine)]
+        strong = [i is not None and classify.is_strong(i) for i in (theirs, mine)]
         group, first, devices = races.names.group, races.names.geometry.first, races.names.geometry.devices
         cta = first + self.thread // group
         other = owner.names.geometry.first + self._warp * WARP // group
         abroad = cta // races.peers % devices != other // races.peers % devices
         least = "sys" if abroad else "gpu" if cta // races.peers != other // races.peers else "cluster"
-        scopes = [i.scope for i in (theirs, mine) if i is not None]
+        scopes = [classify.scope(i) for i in (theirs, mine) if i is not None]
         narrow = [scope for scope in scopes if scope and SCOPES.index(scope) < SCOPES.index(least)]
         if all(strong) and cta != other and narrow:
             return (
@@ -351,7 +351,7 @@ class Finding:
         if here is not None and str(here) == str(there) and not end:
             end = "; or make the update one atomic operation"
             if self.what == history.WROTE and self.kind == history.STORE:
-                behind = mine is not None and mine.runs_behind
+                behind = mine is not None and classify.is_async_operation(mine)
                 end = (
                     f"; or let each {'store write a box' if behind else 'thread write an element'} of its own"
                 )
@@ -378,7 +378,7 @@ class Finding:
                 f"{others}{end}"
             )
         barriers = "tc.barrier()"
-        if any(i.instr is not None and i.instr.uses_mbarrier for i in races.names.program.steps):
+        if any(i.instr is not None and classify.uses_mbarrier(i.instr) for i in races.names.program.steps):
             barriers += ", or an arrival at an mbarrier and a wait for that phase,"
         return f"{barriers} between the two would order them{end}"
 
@@ -455,14 +455,14 @@ class Finding:
         mine = mine[launch.owner[mine >> history.PAGE_BITS] == races.number]
         for who in launch.who[mine][::-1].tolist():
             instr = races.names.instruction(who >> history.WARP_BITS)
-            if instr is not None and instr.strong and effect in instr.effects:
+            if instr is not None and classify.is_strong(instr) and effect in instr.effects:
                 return _named(races, who, here)
         return f"the {'signal' if effect is Effect.STORE else 'wait'}"
 
     def _unfenced(self, here: Loc | None, there: Loc | None) -> str:
         does = "writes" if self.kind == history.STORE else "reads"
         theirs = self._owner.names.instruction(self._step)
-        late = theirs is not None and theirs.runs_late
+        late = theirs is not None and classify.is_cp_async(theirs)
         did, who = "wrote" if late else "wrote by an ordinary store", "writer"
         if self.what == history.UNFENCED_READ:
             did, who = "read" if late else "read by an ordinary load", "reader"
@@ -481,7 +481,7 @@ class Finding:
 def _operation(races: Detector, step: int, thread: int) -> str:
     """An asynchronous operation of a warp or a warpgroup; "" for other instructions."""
     instr = races.names.instruction(step)
-    if instr is None or not instr.runs_behind:
+    if instr is None or not classify.is_async_operation(instr):
         return ""
     unit = WARPGROUP if instr.ordering is not None else WARP
     return f"the {instr.summary} of {races.names.unit_name(thread // unit * unit, unit)}"
@@ -495,14 +495,14 @@ def _thread_name(races: Detector, step: int, thread: int) -> str:
     chunk, instr = races.names, races.names.instruction(step)
     warp = thread % chunk.group // WARP
     name = f"{chunk.describe(thread)} (warp {warp}, lane {thread % WARP})"
-    return f"the {instr.summary} of {name}" if instr is not None and instr.runs_late else name
+    return f"the {instr.summary} of {name}" if instr is not None and classify.is_cp_async(instr) else name
 
 
 def _turn(races: Detector, launch: Any, step: int, warp: int, end: int) -> int:
     """How often the warp has executed a step of a loop, up to a serial number; else 0."""
     instr = races.names.instruction(step)
     loops = races.names.program.loops.values()
-    behind = instr is None or instr.runs_behind or instr.runs_late
+    behind = instr is None or classify.is_async_operation(instr) or classify.is_cp_async(instr)
     if behind or not any(loop.head <= step < loop.end for loop in loops):
         return 0
     same = np.flatnonzero(launch.who[: end + 1] == (step << history.WARP_BITS | warp))
@@ -518,7 +518,7 @@ def _time(turn: int) -> str:
 
 def _verb(instr: Instruction | None, stores: bool) -> tuple[str, str]:
     """An access: (what is done to the bytes, what somebody did)."""
-    if instr is not None and instr.strong and (Effect.LOAD | Effect.STORE) in instr.effects:
+    if instr is not None and classify.is_strong(instr) and (Effect.LOAD | Effect.STORE) in instr.effects:
         return "changed atomically", "changed it atomically"
     return ("written", "wrote it") if stores else ("read", "read it")
 
@@ -529,9 +529,9 @@ def _rank(races: Detector, step: int, reads: bool) -> int:
     reads: the side that is told, else the one that tells.
     """
     instr = races.names.instruction(step)
-    if instr is not None and instr.synchronises:
-        return 2 if Effect.CONVERGENT in instr.effects and not instr.uses_mbarrier else 3
-    if instr is None or not instr.strong:
+    if instr is not None and classify.is_synchronisation(instr):
+        return 2 if Effect.CONVERGENT in instr.effects and not classify.uses_mbarrier(instr) else 3
+    if instr is None or not classify.is_strong(instr):
         return 0
     return int(Effect.LOAD in instr.effects if reads else Effect.STORE in instr.effects)
 

@@ -33,7 +33,7 @@ from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     VectorClocks,
 )
 from tensorcore_dsl.interpreter.sanitizer.word_accesses import Where, note_loads, touch_words
-from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa import advice, classify
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
 
@@ -97,7 +97,7 @@ class Races(HappensBefore):
         self.names = Positions(program, geometry)  # for reports of other chunks when this has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
-        fences = any(instr.fences_proxies for instr in program.instructions)
+        fences = any(classify.is_proxy_fence(instr) for instr in program.instructions)
         asynchronous = program.asynchronous or program.reads_shared or fences
         full = chunk.threads_per_cta * self.peers
         super().__init__(VectorClocks(chunk.threads, width, full, 3 if asynchronous else 1, launch.devices))

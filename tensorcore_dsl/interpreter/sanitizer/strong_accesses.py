@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     SYSTEM_SCOPE,
 )
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, ORDER, VectorClocks, merged
+from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -58,15 +59,19 @@ def strength(instr: Instruction) -> int:
 
     NON_COHERENT for `ld.nc`.
     """
-    if instr.read_only:
+    if classify.is_read_only_load(instr):
         return NON_COHERENT
-    if not (instr.strong or instr.reduces or instr.counts_bytes):
+    if not (
+        classify.is_strong(instr)
+        or classify.is_bulk_reduction(instr)
+        or classify.completes_on_mbarrier(instr)
+    ):
         return 0
     access = instr.accesses[0]
-    if instr.uses_mbarrier or (instr.counts_bytes and not access.order):
+    if classify.uses_mbarrier(instr) or (classify.completes_on_mbarrier(instr) and not access.order):
         return MBARRIER | SYSTEM_SCOPE << SIZE_BITS
     size = access.scalar | ATOMIC * (access.verb == "update" and not access.completion)
-    return size | _SCOPES[instr.scope] << SIZE_BITS
+    return size | _SCOPES[classify.scope(instr)] << SIZE_BITS
 
 
 def compatible_abroad(strong: int, other: int, same_device: bool) -> bool:
@@ -195,23 +200,23 @@ def of_all_proxies(vectors: np.ndarray) -> np.ndarray:
 def fence(races: Detector, instr: Instruction) -> None:
     """A fence or membar of the active threads."""
     signals, clocks, now = races.launch.signals, races.clocks, races.now
-    scope = _SCOPES[instr.scope]
+    scope = _SCOPES[classify.scope(instr)]
     copies: dict[int, np.ndarray] = {}
     threads = np.flatnonzero(races.chunk.mask)
-    if instr.acquires:
+    if classify.is_acquire(instr):
         for thread in map(int, threads):
             for messages in signals.waiting.pop((races.number, thread), {}).values():
                 _learn(races, thread, scope, messages)
-    if instr.releases:
+    if classify.is_release(instr):
         for thread in map(int, threads):
             row = int(clocks.rows.row_of[thread])
             if row not in copies:
                 copies[row] = clocks.rows.known[:, row].copy()
             entry = copies[row], now, clocks.foreign(thread), scope
             signals.fenced[races.number, thread] = entry
-            if instr.sequential:
+            if classify.is_sequential_fence(instr):
                 signals.sequential.setdefault(races.number, {})[thread] = entry
-    if instr.sequential and signals.observed:
+    if classify.is_sequential_fence(instr) and signals.observed:
         _learn_from_others(races, threads, scope)
 
 
@@ -229,7 +234,7 @@ def access(
     """
     reads, writes = Effect.LOAD in instr.effects, Effect.STORE in instr.effects
     signals, number = races.launch.signals, races.number
-    if not (signals.locations or (writes and (instr.releases or signals.fenced))):
+    if not (signals.locations or (writes and (classify.is_release(instr) or signals.fenced))):
         return
     for thread in map(int, np.flatnonzero(mask)):
         key = (number if instr.space.startswith("shared") else 0), int(locations[thread])
@@ -254,8 +259,8 @@ def access(
 
 def _read(races: Detector, instr: Instruction, thread: int, key: tuple[int, int], message: Message) -> None:
     """A thread reads a location with a message: it learns the message now or at its next fence."""
-    signals, scope, number = races.launch.signals, _SCOPES[instr.scope], races.number
-    if instr.acquires:
+    signals, scope, number = races.launch.signals, _SCOPES[classify.scope(instr)], races.number
+    if classify.is_acquire(instr):
         goal = races.counter_goal(thread)
         if goal is not None:
             reached = signals.reached(key, goal, 8 * instr.accesses[0].scalar)
@@ -281,14 +286,14 @@ def _handed_on(
     """The message of a location that a thread has written; `message`: what it has read there."""
     signals, number = races.launch.signals, races.number
     handed: Message | None = signals.released.get((number, thread, key))
-    if instr.releases:
+    if classify.is_release(instr):
         vectors = races.clocks.snapshot(thread, races.now)
         known = {**races.clocks.foreign(thread), _cluster(races, thread): vectors}
-        handed = _message(races, thread, known, _SCOPES[instr.scope])
+        handed = _message(races, thread, known, _SCOPES[classify.scope(instr)])
         signals.released[number, thread, key] = handed
     elif (fenced := fenced_by(races, thread)) is not None:
         handed = fenced if handed is None else _joined(fenced, handed)
-    if not instr.releases:
+    if not classify.is_release(instr):
         for fenced in _fenced_by_others(races, thread):
             handed = fenced if handed is None else _joined(fenced, handed)
     if handed is not None and message is not None:

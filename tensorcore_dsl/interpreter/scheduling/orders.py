@@ -17,6 +17,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
 from tensorcore_dsl.interpreter.core.program import Step
+from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.effects import CONVERGENT_EFFECTS
 
 READY = -1
@@ -166,12 +167,12 @@ class Scheduler(Protocol):
 def is_point(step: Step) -> bool:
     """Tell whether a step accesses memory or synchronises, so that others can tell when it runs."""
     instr = step.instr
-    return instr is not None and (instr.accesses_memory or instr.synchronises)
+    return instr is not None and (classify.accesses_memory(instr) or classify.is_synchronisation(instr))
 
 
 def is_divisible(step: Step) -> bool:
     """Tell whether the lanes of a warp may execute a point at different times."""
-    if step.instr is None or step.instr.aligned:
+    if step.instr is None or classify.is_aligned(step.instr):
         return False
     return is_point(step) and not step.instr.effects & CONVERGENT_EFFECTS
 

@@ -11,7 +11,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.threads import PerThread
 from tensorcore_dsl.interpreter.sanitizer.happens_before import CLUSTERS
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
-from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa import advice, classify
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lowering import compiled
@@ -90,7 +90,7 @@ class Clusters:
             raise EmulationError(f"{who} arrives at the cluster's barrier twice without waiting")
         if self.detector is not None:
             instr = self.chunk.instruction(self.chunk.at_step)
-            relaxed = instr is not None and instr.relaxed
+            relaxed = instr is not None and classify.is_relaxed(instr)
             release = self.detector.release_fenced if relaxed else self.detector.release
             release(CLUSTERS, mask, self._units(), self.arrivals)
         self.arrivals += mask

@@ -57,7 +57,7 @@ from tensorcore_dsl.interpreter.sync.barrier_phases import (
     init_all,
 )
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
-from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa import advice, classify
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 REMOTE = 1 << 40  # in the number of a barrier, for what threads of other CTAs hand on
@@ -145,13 +145,13 @@ class Mbarriers(EagerDict):
         if detector is None or not mask.any():
             return None
         instr = self.chunk.instruction(self.chunk.at_step)
-        strong = instr is not None and (instr.strong or instr.counts_bytes)
+        strong = instr is not None and (classify.is_strong(instr) or classify.completes_on_mbarrier(instr))
         threads = np.flatnonzero(mask)
         ranks = addresses[threads] >> CLUSTER_SHIFT
         threads = threads[(ranks > 0) & (ranks <= self.clusters.size)]
         if len(threads) and not flies:
             detector.reach(threads, self.clusters.ctas(threads, addresses[threads]), addresses, flies=False)
-        if instr is not None and instr.counts_bytes and instr.accesses[0].order:
+        if instr is not None and classify.completes_on_mbarrier(instr) and instr.accesses[0].order:
             return None  # the strength of the instruction is that of its reduction
         return detector.words(CLUSTER, "store", addresses, mask, BYTES, strong=strong)
 
@@ -268,7 +268,7 @@ class Mbarriers(EagerDict):
                 name = self.name(cta, slot)
                 detector.check_init(cta, slot, name, "an arrival from another CTA")
         weak = np.zeros_like(mask)
-        if instr is not None and instr.relaxed:
+        if instr is not None and classify.is_relaxed(instr):
             weak = mask
         elif instr is not None and ".release.cta." in instr.mnemonic:
             weak = abroad  # libraries that mean the cluster leave the scope out

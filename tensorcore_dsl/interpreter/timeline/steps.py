@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.interpreter.timeline.costs import Figure
 from tensorcore_dsl.interpreter.timeline.recording import multiplications
-from tensorcore_dsl.isa import convert, names
+from tensorcore_dsl.isa import classify, convert, names
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -79,7 +79,14 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
         slots = 2.0 if bits == 64 else 1.0
         latency = alu * slots
     return StepCost(
-        ISSUE, reads, step.writes, slots, latency, 0, instr.runs_late, Effect.BULK in instr.effects
+        ISSUE,
+        reads,
+        step.writes,
+        slots,
+        latency,
+        0,
+        classify.is_cp_async(instr),
+        Effect.BULK in instr.effects,
     )
 
 
