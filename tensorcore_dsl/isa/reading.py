@@ -7,6 +7,7 @@ table says how instructions are written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import cache
 from itertools import repeat
 from typing import Any
@@ -117,10 +118,14 @@ def _match(pattern: Any, item: Any, items: dict[int, Item]) -> bool:
 
 
 def in_space(opcode: str) -> str:
-    """An access with the space that its addresses have.
+    """The opcode of an access, with the state space in which the emulator keeps the data.
 
-    Constants and what is local to a thread lie in global memory, and so does what a generic address
-    names where the kernel makes none of shared memory.
+    | space of the opcode | rewritten to |
+    | --- | --- |
+    | none (generic), in a kernel without generic addresses of shared memory | global |
+    | const, local | global |
+    | `cvta` of const, local or param | a move: the address stays as it is |
+    | any other | the same opcode |
     """
     head, *words = opcode.split(".")
     if head == "cvta" and not {"const", "local", "param"}.isdisjoint(words):
@@ -143,34 +148,49 @@ def _generic(words: list[str]) -> bool:
     return not any(word.split("::")[0] in (*_SPACES, "async") for word in words)
 
 
-def special(opcode: str, operands: tuple[Item, ...]) -> str:
-    """What a statement is that the table has in other words alone: "" for any other.
+class Rewrite(Enum):
+    """Statements that PTX has and the table has in other words.
 
-    At generic addresses: "access", "synchronisation" at an mbarrier, "hint" without an effect, "peer" for
-    the same place in another CTA, "rank" of the CTA that has it. Else "space" for a test of an address,
-    "state" of an mbarrier, "indicator" for a comparison whose result is a number, "gross" for a rough
-    reciprocal, "breakpoint" of a debugger,
-    "hinted wait" with a time.
+    The first five are at generic addresses.
     """
-    head, *words = opcode.split(".")
-    if head == "mbarrier" and not _generic(words):
-        if "wait" in words[0] and len(operands) > _WAIT_OPERANDS:
-            return "hinted wait"
-        return "state" if _uses_state(words, operands) else ""
-    if head in ("rcp", "rsqrt") and words[0] == "approx" and words[-1] == "f64":
-        return "gross"
-    if head in _OTHERS:
-        return _OTHERS[head]
-    return _SPECIAL.get(head, "") if _generic(words) else ""
+
+    ACCESS = auto()  # a load, store or atomic
+    MBARRIER_ADDRESS = auto()  # an operation of an mbarrier
+    PREFETCH = auto()
+    MAPA = auto()  # the address of the same place in another CTA
+    CTA_RANK = auto()  # the rank of the CTA whose shared memory holds an address
+    ISSPACEP = auto()
+    MBARRIER_STATE = auto()  # an arrival that returns a state, or a wait for one
+    TIMED_WAIT = auto()  # a wait for an mbarrier with a time limit
+    SET_TO_NUMBER = auto()  # a comparison whose result is a number
+    APPROX_F64 = auto()  # rcp.approx and rsqrt.approx of f64
+    BREAKPOINT = auto()
 
 
 _WAIT_OPERANDS = 3  # a predicate, an address, a phase; behind them how long to suspend the thread
-_OTHERS = {"isspacep": "space", "set": "indicator", "brkpt": "breakpoint"}
-_SPECIAL = {
-    **dict.fromkeys(_ACCESSES, "access"),
-    **{"prefetch": "hint", "prefetchu": "hint", "mbarrier": "synchronisation", "mapa": "peer"},
-    "getctarank": "rank",
+_BY_OPCODE = {"isspacep": Rewrite.ISSPACEP, "set": Rewrite.SET_TO_NUMBER, "brkpt": Rewrite.BREAKPOINT}
+_AT_GENERIC_ADDRESSES = {
+    **dict.fromkeys(_ACCESSES, Rewrite.ACCESS),
+    "prefetch": Rewrite.PREFETCH,
+    "prefetchu": Rewrite.PREFETCH,
+    "mbarrier": Rewrite.MBARRIER_ADDRESS,
+    "mapa": Rewrite.MAPA,
+    "getctarank": Rewrite.CTA_RANK,
 }
+
+
+def rewrite_kind(opcode: str, operands: tuple[Item, ...]) -> Rewrite | None:
+    """How to rewrite a statement into those of the table; None if it stays."""
+    head, *words = opcode.split(".")
+    if head == "mbarrier" and not _generic(words):
+        if "wait" in words[0] and len(operands) > _WAIT_OPERANDS:
+            return Rewrite.TIMED_WAIT
+        return Rewrite.MBARRIER_STATE if _uses_state(words, operands) else None
+    if head in ("rcp", "rsqrt") and words[0] == "approx" and words[-1] == "f64":
+        return Rewrite.APPROX_F64
+    if head in _BY_OPCODE:
+        return _BY_OPCODE[head]
+    return _AT_GENERIC_ADDRESSES.get(head) if _generic(words) else None
 
 
 def comparison(opcode: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from tensorcore_dsl.errors import UnsupportedSyntax
 from tensorcore_dsl.isa import names, reading
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.generic import WINDOW
+from tensorcore_dsl.isa.reading import Rewrite
 from tensorcore_dsl.ptx.inlining import head, jump, negated
 from tensorcore_dsl.ptx.syntax import LISTS, Function, Item, Label, Statement, operands_checked
 from tensorcore_dsl.ptx.system_library import GRID
@@ -94,7 +95,7 @@ class _Simplifier:
         self.function, self.registers, self.numbers = function, dict(function.registers), count()
         statements = [node for node in function.body if isinstance(node, Statement)]
         self.shared = any(reading.makes_generic(s.opcode) for s in statements)
-        self.cluster = any(reading.special(s.opcode, s.operands) == "peer" for s in statements)
+        self.cluster = any(reading.rewrite_kind(s.opcode, s.operands) is Rewrite.MAPA for s in statements)
         self.blocks = _blocks(function, statements)
         self.tables: dict[str, list[str]] = {}
         for label, table in zip(function.body, function.body[1:], strict=False):
@@ -113,21 +114,23 @@ class _Simplifier:
             return self.parameter
         if any(name in self.blocks for item in s.operands for name in item[1:2]):
             return self.named_block
-        kind = reading.special(s.opcode, s.operands)
-        steps: dict[str, _Step] = {
-            "access": self.access,
-            "synchronisation": self.mbarrier,
-            "hint": self.nothing,
-            "space": self.belongs,
-            "peer": self.mapped,
-            "rank": self.rank,
-            "state": self.state,
-            "indicator": self.indicator,
-            "gross": self.gross,
-            "breakpoint": self.stop,
-            "hinted wait": self.without_hint,
+        kind = reading.rewrite_kind(s.opcode, s.operands)
+        steps: dict[Rewrite, _Step] = {
+            Rewrite.ACCESS: self.access,
+            Rewrite.MBARRIER_ADDRESS: self.mbarrier_address,
+            Rewrite.PREFETCH: self.nothing,
+            Rewrite.ISSPACEP: self.isspacep,
+            Rewrite.MAPA: self.mapa,
+            Rewrite.CTA_RANK: self.cta_rank,
+            Rewrite.MBARRIER_STATE: self.mbarrier_state,
+            Rewrite.SET_TO_NUMBER: self.set_to_number,
+            Rewrite.APPROX_F64: self.approx_f64,
+            Rewrite.BREAKPOINT: self.breakpoint,
+            Rewrite.TIMED_WAIT: self.without_time_limit,
         }
-        return None if kind == "access" and not self.shared else steps.get(kind)
+        if kind is None or (kind is Rewrite.ACCESS and not self.shared):
+            return None
+        return steps[kind]
 
     def register(self, kind: str) -> Item:
         name = f"{next(self.numbers)} {kind}"
@@ -193,16 +196,16 @@ class _Simplifier:
             yield jump(target, s, (here[1], False))
         yield Label(behind, s.loc)
 
-    def stop(self, s: Statement) -> Iterator[Statement | Label]:
+    def breakpoint(self, s: Statement) -> Iterator[Statement | Label]:
         yield replace(s, opcode=names.TRAP)
 
-    def without_hint(self, s: Statement) -> Iterator[Statement | Label]:
+    def without_time_limit(self, s: Statement) -> Iterator[Statement | Label]:
         """Drop the time limit of an mbarrier wait."""
         plain = replace(s, operands=s.operands[:-1])
         step = self.step(plain)
         yield from [plain] if step is None else step(plain)
 
-    def indicator(self, s: Statement) -> Iterator[Statement | Label]:
+    def set_to_number(self, s: Statement) -> Iterator[Statement | Label]:
         """Rewrite `set` as `setp` and selects of 1.0 or all ones, one for each packed half."""
         opcode, kind = reading.comparison(s.opcode)
         into, *operands = s.operands
@@ -221,7 +224,7 @@ class _Simplifier:
             yield Statement(names.select(32), choice, None, s.loc)
         yield Statement(names.bitwise("or", dtypes.u32), (into, *halves), s.guard, s.loc)
 
-    def gross(self, s: Statement) -> Iterator[Statement | Label]:
+    def approx_f64(self, s: Statement) -> Iterator[Statement | Label]:
         """Replace an approximate f64 reciprocal, or reciprocal root, by the correctly rounded one.
 
         With .ftz, only the upper 32 bits of operand and result count. The hardware's approximation has
@@ -275,7 +278,7 @@ class _Simplifier:
             opcode = reading.with_space(s.opcode, space)
             yield Statement(opcode, operands, (guard[1], False), s.loc)
 
-    def mbarrier(self, s: Statement) -> Iterator[Statement | Label]:
+    def mbarrier_address(self, s: Statement) -> Iterator[Statement | Label]:
         at = [item[0] for item in s.operands].index("address")
         steps, _, distance = self.offset(s, s.operands[at][1])
         narrow = self.register("b32")
@@ -286,7 +289,7 @@ class _Simplifier:
         step = self.step(in_shared)
         yield from [in_shared] if step is None else step(in_shared)
 
-    def state(self, s: Statement) -> Iterator[Statement | Label]:
+    def mbarrier_state(self, s: Statement) -> Iterator[Statement | Label]:
         """Represent the state of an mbarrier by the parity of its current phase."""
         if reading.waits(s.opcode):
             parity = self.register("b32")
@@ -303,7 +306,7 @@ class _Simplifier:
             yield Statement(names.select(64), even, s.guard, s.loc)
         yield replace(s, operands=(("name", "_"), address, *rest))
 
-    def belongs(self, s: Statement) -> Iterator[Statement | Label]:
+    def isspacep(self, s: Statement) -> Iterator[Statement | Label]:
         """Test whether a generic address lies in a state space (`isspacep`)."""
         space = s.opcode.rpartition(".")[2].split("::")[0]
         into, address = s.operands
@@ -325,7 +328,7 @@ class _Simplifier:
         relation = "ge" if space == "global" else "lt"
         yield Statement(names.compare(relation, dtypes.u64), operands, s.guard, s.loc)
 
-    def mapped(self, s: Statement) -> Iterator[Statement | Label]:
+    def mapa(self, s: Statement) -> Iterator[Statement | Label]:
         into, address, rank = s.operands
         steps, _, distance = self.offset(s, address)
         narrow, peer, wide = self.register("b32"), self.register("b32"), self.register("b64")
@@ -335,7 +338,7 @@ class _Simplifier:
         yield Statement(_WIDEN, (wide, peer), None, s.loc)
         yield Statement(_ADD, (into, wide, _number(int(WINDOW))), s.guard, s.loc)
 
-    def rank(self, s: Statement) -> Iterator[Statement | Label]:
+    def cta_rank(self, s: Statement) -> Iterator[Statement | Label]:
         into, address = s.operands
         steps, _, distance = self.offset(s, address)
         narrow, above, own_rank = (self.register("b32") for _ in range(3))
