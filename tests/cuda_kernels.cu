@@ -1,4 +1,4 @@
-// Kernels in CUDA C++ for tests/test_ptx.py; NVRTC compiles them.
+// Kernels in CUDA C++ for tests/test_ptx_nvrtc.py; NVRTC compiles them.
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 #include <cooperative_groups.h>

@@ -28,7 +28,7 @@ def record(path: str) -> None:
     from unittest import mock
 
     import tensorcore_dsl as tc
-    from tests import foreign_corpus, test_ptx
+    from tests import foreign_corpus, test_ptx_nvrtc
 
     launches: list[dict[str, Any]] = []
     run = tc.ptx.PtxKernel._run
@@ -46,8 +46,8 @@ def record(path: str) -> None:
     with mock.patch.object(tc.ptx.PtxKernel, "_run", noted):
         for name in foreign_corpus.CASES:
             foreign_corpus.run(name, ARCH, checks=False)
-        cuda = tc.ptx.from_cuda(test_ptx.SOURCE, ARCH)
-        for test in (t for n, t in vars(test_ptx).items() if n.startswith("test_") and _takes_cuda(t)):
+        cuda = tc.ptx.from_cuda(test_ptx_nvrtc.SOURCE, ARCH)
+        for test in (t for n, t in vars(test_ptx_nvrtc).items() if n.startswith("test_") and _takes_cuda(t)):
             if "error" not in test.__name__:
                 test(cuda)
         try:

@@ -12,7 +12,8 @@ from unittest import mock
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.ptx.syntax import Statement
-from tests import foreign_corpus, test_ptx
+from tests import foreign_corpus
+from tests.ptx_cases import SOURCE
 
 
 def modules() -> Iterator[tuple[str, tc.ptx.Module]]:
@@ -20,7 +21,7 @@ def modules() -> Iterator[tuple[str, tc.ptx.Module]]:
     for arch in ("sm_80", "sm_89", "sm_90", "sm_90a"):
         yield f"CUDA, {arch}", foreign_corpus.module(arch)
     for arch in ("sm_75", "sm_90a"):
-        yield f"CUDA, {arch}", tc.ptx.from_cuda(test_ptx.SOURCE, arch)
+        yield f"CUDA, {arch}", tc.ptx.from_cuda(SOURCE, arch)
     try:
         from tests import triton_corpus
     except ImportError:
