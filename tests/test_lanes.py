@@ -57,7 +57,7 @@ def run_rows(rows: list[plan.MicroOp], arrays: list[np.ndarray], mask: np.ndarra
     """Execute rows, each a step of its own, on arrays by place; what is noted of a mistake."""
     steps = [(at, row) for at, row in enumerate(rows)]
     kept = frozenset(range(len(arrays)))
-    block = plan.Block(0, len(rows), tuple(steps))
+    block = plan.RegionBlock(0, len(rows), tuple(steps))
     region = plan.Region(0, len(rows), (block,), (len(rows),), {0: kept}, kept, kept, kept, kept)
     addresses = np.array([array.ctypes.data for array in arrays])
     code = Code(Program(Kernel("one", [], Block())), [region])

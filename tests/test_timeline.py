@@ -12,7 +12,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.timeline import trace
 from tensorcore_dsl.interpreter.timeline.costs import SM_90A, Figure
-from tensorcore_dsl.interpreter.timeline.recording import Arrive, Copy, Wait
+from tensorcore_dsl.interpreter.timeline.recording import Arrive, BulkLoad, Wait
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.planning import plan
 
@@ -126,7 +126,7 @@ def test_the_bytes_are_those_of_the_report(stages):
 def test_the_bytes_of_asynchronous_units_too(gemm):
     report, timeline = gemm
     assert timeline.recording.bytes == report.bytes
-    copied = sum(d.bytes for e in timeline.recording.entries for d in e.details if isinstance(d, Copy))
+    copied = sum(d.bytes for e in timeline.recording.entries for d in e.details if isinstance(d, BulkLoad))
     assert copied == (64 + 64) * 512 * 2
 
 
@@ -154,7 +154,7 @@ def test_only_the_first_blocks_are_recorded():
 def test_each_wait_has_somebody_who_arrives(gemm):
     _, timeline = gemm
     details = [d for e in timeline.recording.entries for d in e.details]
-    ended = {d.phase for d in details if isinstance(d, (Arrive, Copy))}
+    ended = {d.phase for d in details if isinstance(d, (Arrive, BulkLoad))}
     waits = {d.phase for d in details if isinstance(d, Wait) if d.phase[3] >= 0}
     assert waits and waits <= ended
 

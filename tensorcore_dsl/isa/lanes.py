@@ -33,7 +33,7 @@ class Elementary(NamedTuple):
     literals: tuple[int, ...] = ()
 
 
-class Access(NamedTuple):
+class LaneAccess(NamedTuple):
     """A load or a store of `words` of `width` bytes each; `kind` is one of the constants below."""
 
     kind: int
@@ -129,7 +129,7 @@ def _emit_traced(execute: Any, bits: list[int], number: int, builder: Any, *inpu
     return symbols.emit(execute, bits, number, builder, inputs[:count], inputs[count:])[0]
 
 
-def access(instr: Instruction) -> Access | None:
+def access(instr: Instruction) -> LaneAccess | None:
     """Return the access of a load, store or copy; None if it is not weak, or in another CTA.
 
     Operands are an address and, for a store, a value. A copy has two addresses and the bytes to read.
@@ -138,16 +138,16 @@ def access(instr: Instruction) -> Access | None:
     if instr.space not in ("global", "shared"):
         return None
     if execute is matrix.load and instr.results[0].registers == 4 and p["t"] == "b16":
-        return Access(LOAD_TRANSPOSED if p.get("trans") else LOAD_MATRICES, 16)
+        return LaneAccess(LOAD_TRANSPOSED if p.get("trans") else LOAD_MATRICES, 16)
     if execute is memory.copy_async and (operands == 3 or p.get("kind") == ".zfill"):
-        return Access(COPY, 16) if instr.operands[-1].name != "policy" else None
+        return LaneAccess(COPY, 16) if instr.operands[-1].name != "policy" else None
     plain = Effect.VOLATILE not in instr.effects
     loads = execute is memory.load and operands == 1 and plain
     stores = execute is memory.store and operands == 2 and plain
     if not (loads or stores) or p["t"] == "b8":
         return None
     kind = (LOAD_GLOBAL if instr.space == "global" else LOAD_SHARED) + stores
-    return Access(kind, int(p["t"][1:]) // 8, int(p["n"]))
+    return LaneAccess(kind, int(p["t"][1:]) // 8, int(p["n"]))
 
 
 def special_register(instr: Instruction) -> str:

@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.host.operands import accumulation, output_dtype
 
 
 @dataclass(frozen=True)
-class Product:
+class JaxGemm:
     """alpha op(A) op(B) + beta C; op transposes if its flag is set. Other fields: see `kernels.gemm`."""
 
     alpha: float = 1
@@ -128,7 +128,7 @@ def gemm(
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
     name = None if out_dtype is None else jnp.dtype(out_dtype).name
-    product = Product(float(alpha), 0.0, name, precision, accumulate, bits)
+    product = JaxGemm(float(alpha), 0.0, name, precision, accumulate, bits)
     if c is None:
         return _product(_checked(product, a, b), a, b)
     c = jnp.asarray(c)
@@ -136,7 +136,7 @@ def gemm(
     return _product_with_c(product, a, b, jnp.broadcast_to(c, product.shape(a, b)))
 
 
-def _checked(product: Product, a: Any, b: Any) -> Product:
+def _checked(product: JaxGemm, a: Any, b: Any) -> JaxGemm:
     """Check the operands at tracing time, like `kernels.gemm` does at run time."""
     operands = np.empty(a.shape, a.dtype), np.empty(b.shape, b.dtype)
     options: Any = {
@@ -150,24 +150,24 @@ def _checked(product: Product, a: Any, b: Any) -> Product:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _product(product: Product, a: Any, b: Any) -> Any:
+def _product(product: JaxGemm, a: Any, b: Any) -> Any:
     return _launched(product)(a, b)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _product_with_c(product: Product, a: Any, b: Any, c: Any) -> Any:
+def _product_with_c(product: JaxGemm, a: Any, b: Any, c: Any) -> Any:
     return _launched(product)(a, b, c)
 
 
-def _keep(product: Product, a: Any, b: Any) -> Any:
+def _keep(product: JaxGemm, a: Any, b: Any) -> Any:
     return _product(product, a, b), (a, b)
 
 
-def _keep_with_c(product: Product, a: Any, b: Any, c: Any) -> Any:
+def _keep_with_c(product: JaxGemm, a: Any, b: Any, c: Any) -> Any:
     return _product_with_c(product, a, b, c), (a, b, c[:0])  # its type
 
 
-def _gradients(product: Product, saved: Any, cotangent: Any) -> tuple[Any, Any]:
+def _gradients(product: JaxGemm, saved: Any, cotangent: Any) -> tuple[Any, Any]:
     """Compute the gradients of A and B in their stored layouts."""
     a, b = saved
     grad = cotangent.astype(a.dtype)
@@ -179,7 +179,7 @@ def _gradients(product: Product, saved: Any, cotangent: Any) -> tuple[Any, Any]:
     return _like(grad_a, a), _like(grad_b, b)
 
 
-def _gradients_with_c(product: Product, saved: Any, cotangent: Any) -> tuple[Any, Any, Any]:
+def _gradients_with_c(product: JaxGemm, saved: Any, cotangent: Any) -> tuple[Any, Any, Any]:
     a, b, c = saved
     return *_gradients(product, (a, b), cotangent), (product.beta * cotangent).astype(c.dtype)
 
@@ -195,7 +195,7 @@ _product.defvjp(_keep, _gradients)
 _product_with_c.defvjp(_keep_with_c, _gradients_with_c)
 
 
-def _launched(product: Product) -> Any:
+def _launched(product: JaxGemm) -> Any:
     """Return the product with a `vmap` rule: a batch of matrices is one launch if kernels accept it."""
     function = jax.custom_batching.custom_vmap(product.__call__)
 

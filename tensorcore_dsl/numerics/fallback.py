@@ -18,13 +18,13 @@ from .architectures import Model, Product
 from .formats import BIT_VALUES, FORMATS, LOW, scale_table
 from .ieee import ieee
 from .number_formats import values
-from .plans import Operand, Plan
+from .plans import OperandPositions, ProductPlan
 
 Array = npt.NDArray[Any]
 BATCH = 1 << 14  # elements of D that are computed at a time: terms then stay in the cache
 
 
-def compute(plan: Plan, uses: Sequence[tuple[Array, ...]], left: Array, extra: Array) -> None:
+def compute(plan: ProductPlan, uses: Sequence[tuple[Array, ...]], left: Array, extra: Array) -> None:
     """Compute d = a * b + c for the warps marked in `left`, (uses, warps) bool.
 
     uses: the contiguous words of a, b, c and d; those of d are written. extra: the result of
@@ -58,14 +58,14 @@ def compute(plan: Plan, uses: Sequence[tuple[Array, ...]], left: Array, extra: A
             _scatter(plan.d, words[3], warps, results)
 
 
-def _gathered(operand: Operand, words: Array, warps: Array, kind: str) -> Array:
+def _gathered(operand: OperandPositions, words: Array, warps: Array, kind: str) -> Array:
     """Bits of all elements of an operand, (warps, tiles, elements)."""
     at = warps[:, None, None] * operand.step + (operand.places >> 5)
     shifts = (operand.places & 31).astype(words.dtype)
     return (words[at] >> shifts) & words.dtype.type((1 << FORMATS[kind].bits) - 1)
 
 
-def _scatter(operand: Operand, words: Array, warps: Array, bits: Array) -> None:
+def _scatter(operand: OperandPositions, words: Array, warps: Array, bits: Array) -> None:
     """Write the elements of d, (warps, elements of all tiles), to all threads that hold them."""
     tiles = len(operand.places)
     at = warps[:, None, None] * operand.step + (operand.places >> 5)

@@ -37,7 +37,7 @@ class FragmentMaps:
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class OperandPositions:
     """Places of the elements of one operand.
 
     places (tiles, elements) are 32 * word + shift, relative to the warp; step is the distance of
@@ -51,20 +51,20 @@ class Operand:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ProductPlan:
     """A product with the places of its elements; `blocks` is None if blocks cannot compute it."""
 
     product: Product
     model: Model
-    a: Operand
-    b: Operand
-    c: Operand
-    d: Operand
+    a: OperandPositions
+    b: OperandPositions
+    c: OperandPositions
+    d: OperandPositions
     blocks: BlockPlan | None
     spread: tuple[Array, ...]
 
     @property
-    def abc(self) -> tuple[Operand, Operand, Operand]:
+    def abc(self) -> tuple[OperandPositions, OperandPositions, OperandPositions]:
         return self.a, self.b, self.c
 
 
@@ -74,7 +74,7 @@ NO_EXTRA: Array = np.zeros((0, 0), np.int32)  # no extra operands
 @lru_cache(maxsize=1024)
 def prepare(
     product: Product, model: Model, maps: FragmentMaps | None, total: int, by_thread: bool = False
-) -> Plan:
+) -> ProductPlan:
     """Plan a product; `total` is the thread count of the register images, 0 for matrices.
 
     by_thread: the registers of a thread are neighbours in memory, instead of the threads of a register.
@@ -82,7 +82,7 @@ def prepare(
     operands = _operands(product, model, maps, total, by_thread)
     spread = _spread(product, model, operands["a"], maps) if product.sparse else ()
     in_blocks = _in_blocks(product, model, operands, maps) if _blocks else None
-    return Plan(product, model, **operands, blocks=in_blocks, spread=spread)
+    return ProductPlan(product, model, **operands, blocks=in_blocks, spread=spread)
 
 
 _blocks = True
@@ -103,7 +103,7 @@ def without_blocks() -> Iterator[None]:
 
 def _operands(
     product: Product, model: Model, maps: FragmentMaps | None, total: int, by_thread: bool
-) -> dict[str, Operand]:
+) -> dict[str, OperandPositions]:
     """A, B, C and D as in `prepare`, with k in the order of the hardware."""
     shapes = {
         "a": (product.m, product.stored),
@@ -130,7 +130,7 @@ def _operands(
 
 
 def _in_blocks(
-    product: Product, model: Model, operands: dict[str, Operand], maps: FragmentMaps | None
+    product: Product, model: Model, operands: dict[str, OperandPositions], maps: FragmentMaps | None
 ) -> BlockPlan | None:
     m, n, tiles = product.m, product.n, len(operands["a"].places)
     if operands["d"].places.shape != operands["c"].places.shape:
@@ -164,7 +164,9 @@ def _storage_of_lines(product: Product, maps: FragmentMaps | None) -> tuple[int,
     return (bits if _packed(product, maps, "b") > 1 else 32), low
 
 
-def _spread(product: Product, model: Model, a: Operand, maps: FragmentMaps | None) -> tuple[Array, ...]:
+def _spread(
+    product: Product, model: Model, a: OperandPositions, maps: FragmentMaps | None
+) -> tuple[Array, ...]:
     """Arguments of `sparse_lines.spread` for a product: places, steps, settings, and the shape of the
     lines of one A."""
     order, (bits, low) = _order(product, model), _storage_of_lines(product, maps)
@@ -234,21 +236,21 @@ def _storage(product: Product, kind: str) -> tuple[int, int]:
     return (8, 0) if kind in ("e3m2", "e2m3") else (FORMATS[kind].bits, 0)
 
 
-def _matrix(shape: tuple[int, int], kind: str) -> Operand:
+def _matrix(shape: tuple[int, int], kind: str) -> OperandPositions:
     """An operand with one word per element."""
     size = shape[0] * shape[1]
     words = np.arange(size, dtype=np.int64)[None]
-    return Operand(32 * words + (13 if kind == "tf32" else 0), size, shape, words)
+    return OperandPositions(32 * words + (13 if kind == "tf32" else 0), size, shape, words)
 
 
-def _lines(shape: tuple[int, int], storage: tuple[int, int], across: bool) -> Operand:
+def _lines(shape: tuple[int, int], storage: tuple[int, int], across: bool) -> OperandPositions:
     """An operand whose lines along K are packed; `across`: K is its first axis."""
     (bits, low), lines = storage, shape[1] if across else shape[0]
     k = np.arange(shape[0] if across else shape[1], dtype=np.int64)
     words = len(k) * bits // 32
     places = 32 * words * np.arange(lines)[:, None] + k * bits + low
     places = (places.T if across else places).reshape(1, -1)
-    return Operand(places, lines * words, (lines, words))
+    return OperandPositions(places, lines * words, (lines, words))
 
 
 def _registers(
@@ -259,7 +261,7 @@ def _registers(
     storage: tuple[int, int],
     total: int,
     by_thread: bool,
-) -> Operand:
+) -> OperandPositions:
     """An operand in a register image of `total` threads."""
     threads, slots, _ = coordinates.shape
     if total % threads:
@@ -288,7 +290,7 @@ def _registers(
     order = [np.argsort(bit_places[lanes], axis=None) for lanes in tiles]
     positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
     step = threads * registers if by_thread else threads
-    return Operand(places, step, (registers, total), positions)
+    return OperandPositions(places, step, (registers, total), positions)
 
 
 def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:
@@ -299,11 +301,11 @@ def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:
     return [lanes]
 
 
-def _reordered(operand: Operand, shape: tuple[int, int], order: Any) -> Operand:
+def _reordered(operand: OperandPositions, shape: tuple[int, int], order: Any) -> OperandPositions:
     places = operand.places.reshape(-1, *shape)[(slice(None), *order)]
-    return Operand(places.reshape(len(places), -1), operand.step, operand.shape)
+    return OperandPositions(places.reshape(len(places), -1), operand.step, operand.shape)
 
 
-def _positions(d: Operand) -> Array:
+def _positions(d: OperandPositions) -> Array:
     assert d.positions is not None
     return d.positions

@@ -16,7 +16,7 @@ from .architectures import Model, Product
 from .architectures import model as model_of
 from .block_plans import BlockPlan
 from .formats import FORMATS
-from .plans import NO_EXTRA, FragmentMaps, Plan, extra_operands, prepare
+from .plans import NO_EXTRA, FragmentMaps, ProductPlan, extra_operands, prepare
 
 __all__ = [
     "FragmentMaps",
@@ -136,7 +136,7 @@ def are_blocks(product: Product, arch: str, maps: FragmentMaps, total: int) -> b
     return prepare(product, model_of(product, arch), maps, total).blocks is not None
 
 
-def _check(product: Product, plan: Plan, maps: FragmentMaps, *operands: Array) -> None:
+def _check(product: Product, plan: ProductPlan, maps: FragmentMaps, *operands: Array) -> None:
     """Raise ValueError for operands a, b, c of a wrong shape."""
     threads, total = len(maps.c), operands[2].shape[1]
     for name, prepared, operand in zip("abc", plan.abc, operands, strict=True):
@@ -185,7 +185,11 @@ class Uses:
     """
 
     def __init__(
-        self, product: Product, plan: Plan, uses: Sequence[tuple[Array, Array, Array, Array]], warps: int
+        self,
+        product: Product,
+        plan: ProductPlan,
+        uses: Sequence[tuple[Array, Array, Array, Array]],
+        warps: int,
     ) -> None:
         self.product, self.plan, self.uses = product, plan, uses
         self.warps = warps

@@ -1,7 +1,7 @@
 """The launch path: from Python arguments to one call of the driver (docs/launch.md).
 
 A `Launcher` belongs to one kernel and one configuration. The first call with arguments of new
-types or shapes makes a `Plan`: the kernel for these types, loaded and checked. From its second
+types or shapes makes a `LaunchPlan`: the kernel for these types, loaded and checked. From its second
 launch on, a plan is launched by machine code (`fast_launch`), if that can read the arguments.
 """
 
@@ -106,7 +106,7 @@ _USUAL_DEVICE = 0  # the CUDA runtime's current one, in a thread that has not ch
 _NO_CONTEXT, _WRONG_CONTEXT = 201, 400  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
 
 
-class Plan:
+class LaunchPlan:
     """A kernel in a GPU's context, with a configuration and arguments of known types and shapes.
 
     `stream` reads the stream of a launch. `tiles` are the arrays of the kernel's tensor maps. A
@@ -208,7 +208,7 @@ class Repeatable:
     device: int
 
 
-class HostPlan(Plan):
+class HostPlan(LaunchPlan):
     """A plan with NumPy arrays: they are copied to the GPU, and back when the kernel has ended."""
 
     fast = False
@@ -290,7 +290,7 @@ class Launcher:
         self._stream_object = stream  # keeps the stream alive
         self._handle = None if stream is None else array_interop.stream_handle(stream)
         self._names, self._declared = tuple(names), tuple(declared)
-        self._plans: dict[Hashable, Plan] = {}
+        self._plans: dict[Hashable, LaunchPlan] = {}
         self._fast_path = self._new_fast_path(self._launch)
         self.fast: Callable[..., None] = self._launch
 
@@ -322,7 +322,7 @@ class Launcher:
         fast_path = self._new_fast_path(self, keep=args)
         return (fast_path.add(plan, args, arguments) if plan.fast else None) or self
 
-    def prepare(self, *args: Any) -> Plan:
+    def prepare(self, *args: Any) -> LaunchPlan:
         """The plan for these arguments: compiles, loads and checks, and launches nothing."""
         arguments = self._describe(args)
         return self._new_plan(args, arguments, arguments_key(args, arguments))
@@ -340,11 +340,11 @@ class Launcher:
         fixed_stream = self._handle is not None
         return FastPath(self._driver.launch, fallback, self._declared_for, fixed_stream, keep)
 
-    def _new_plan(self, args: Sequence[Any], arguments: Sequence[Description], key: Hashable) -> Plan:
+    def _new_plan(self, args: Sequence[Any], arguments: Sequence[Description], key: Hashable) -> LaunchPlan:
         """The plan for these arguments, cached under `key`; the oldest of too many is dropped."""
         device = self._device(arguments, args)
         cubin = self._specialise(tuple(argument.type for argument in arguments))
-        kind = HostPlan if any(argument.on_host for argument in arguments) else Plan
+        kind = HostPlan if any(argument.on_host for argument in arguments) else LaunchPlan
         stream = self._stream(args, device)
         config = self._config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
         tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]

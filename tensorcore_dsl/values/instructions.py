@@ -63,7 +63,7 @@ OTHER: Tiles = frozenset([None])
 
 
 @dataclass(frozen=True)
-class Mark:
+class BuilderState:
     """A state of the builder, which `undo` restores."""
 
     block: Block
@@ -122,11 +122,11 @@ class InstructionBuilder:
             self.block = outer
             self._forget(known)
 
-    def mark(self) -> Mark:
+    def mark(self) -> BuilderState:
         kernel, known = self.kernel, len(self._order)
-        return Mark(self.block, len(self.block), kernel.shared_bytes, len(kernel.tiles), known)
+        return BuilderState(self.block, len(self.block), kernel.shared_bytes, len(kernel.tiles), known)
 
-    def undo(self, mark: Mark) -> None:
+    def undo(self, mark: BuilderState) -> None:
         """Remove everything emitted since `mark`."""
         del mark.block.nodes[mark.length :]
         self.kernel.shared_bytes = mark.shared_bytes

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from tensorcore_dsl.errors import DebuggerQuit
-from tensorcore_dsl.interpreter.debugging.prompt import Plan, Prompt, script
+from tensorcore_dsl.interpreter.debugging.prompt import Prompt, Resumption, script
 from tensorcore_dsl.interpreter.debugging.viewpoint import Viewpoint
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir.nodes import Mark
@@ -40,7 +40,7 @@ class Debugger:
         self.marks = np.empty(0, np.int64)
         self.focus = -1
         self.whole_warp = True
-        self.plan = Plan()
+        self.plan = Resumption()
 
     def visit(self, machine: Machine, mark: Mark, at: int) -> None:
         if machine is not self.machine:  # the next chunk of CTAs

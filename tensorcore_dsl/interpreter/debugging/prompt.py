@@ -77,7 +77,7 @@ def _scripted(commands: tuple[str, ...]) -> Iterator[None]:
 
 
 @dataclass
-class Plan:
+class Resumption:
     """How a stopped thread is to go on, and where else to stop.
 
     Attributes
@@ -111,7 +111,7 @@ class Prompt(cmd.Cmd):
         "args": "locals", "pp": "print",
     }  # fmt: skip
 
-    def __init__(self, plan: Plan, view: Viewpoint) -> None:
+    def __init__(self, plan: Resumption, view: Viewpoint) -> None:
         super().__init__(stdin=sys.stdin, stdout=sys.stdout)
         self.plan, self.view = plan, view
         self.script = _scripts.get()

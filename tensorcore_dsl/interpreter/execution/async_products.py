@@ -13,7 +13,7 @@ from tensorcore_dsl.interpreter.core.program import STOP, Program, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.plan import NONE, Flow, Region, needs_warps, straight, uses_of
+from tensorcore_dsl.interpreter.regions.plan import NONE, Region, RegionFlow, needs_warps, straight, uses_of
 from tensorcore_dsl.interpreter.regions.run import cost_of, execute
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.joined_products import Together
@@ -84,7 +84,9 @@ def _computed(machine: Machine, products: Sequence[AsyncProduct], results: Seque
     return True
 
 
-def chain(program: Program, flow: Flow, products: Sequence[AsyncProduct], heads: Collection[int]) -> None:
+def chain(
+    program: Program, flow: RegionFlow, products: Sequence[AsyncProduct], heads: Collection[int]
+) -> None:
     """Let `products` that only steps of single threads part execute at once.
 
     products: those without a guard, in order. heads: positions where jumps may lead.
@@ -123,7 +125,7 @@ def _is_alone(program: Program, at: int) -> bool:
     return alone and not needs_warps(program.steps[at])
 
 
-def _execute_at_once(program: Program, flow: Flow, products: Sequence[AsyncProduct]) -> None:
+def _execute_at_once(program: Program, flow: RegionFlow, products: Sequence[AsyncProduct]) -> None:
     """Let the step of the first product execute all of them."""
     if len(products) < 2:
         return

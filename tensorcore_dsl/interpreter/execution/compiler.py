@@ -18,14 +18,14 @@ from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, wo
 from tensorcore_dsl.interpreter.execution import steps
 from tensorcore_dsl.interpreter.execution.async_products import AsyncProduct, chain
 from tensorcore_dsl.interpreter.regions import plan
-from tensorcore_dsl.interpreter.regions.plan import Flow, Jump
+from tensorcore_dsl.interpreter.regions.plan import RegionFlow, RegionJump
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa import classify, fragments, names
 from tensorcore_dsl.isa.effects import Effect
-from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, Access, access, operations, special_register
+from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, LaneAccess, access, operations, special_register
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
@@ -79,7 +79,7 @@ class _Compiler:
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.micro_ops = self.program.micro_ops
-        self.jumps: dict[int, Jump] = {}
+        self.jumps: dict[int, RegionJump] = {}
         self.multiplied = self.program.products
         self.labels = {node.name: _Label() for node in kernel.body if isinstance(node, nodes.Label)}
         self.backward = _loops_of(kernel.body)
@@ -103,7 +103,7 @@ class _Compiler:
             if place not in written and not param.value.type.is_group and param.value.type.registers == 1
         )
         self.program.shown = self._shown()
-        flow = Flow(self.program.steps, self.jumps, self._watched())
+        flow = RegionFlow(self.program.steps, self.jumps, self._watched())
         edges = {at for at in range(self.here) if (at in self.checks) != (at - 1 in self.checks)}
         self.program.flow, self.program.copied = flow, self.checks
         self.program.cuts = edges
@@ -300,7 +300,7 @@ class _Compiler:
             ]
             self._fuse(plan.instruction_ops(op.instr, results, operands, immediate))
 
-    def _access(self, op: nodes.Op, move: Access) -> list[plan.MicroOp]:
+    def _access(self, op: nodes.Op, move: LaneAccess) -> list[plan.MicroOp]:
         """The micro-operation of an access to memory; none if compiled code does not know its operands."""
         sources = list(op.operands)
         ends = [sources.pop(0) for _ in range(1 + (move.kind == COPY))]
@@ -571,11 +571,11 @@ class _Compiler:
 
     def goto(self, label: _Label, loc: Loc | None) -> None:
         label.used = True
-        self.jumps[self.here] = Jump(label)
+        self.jumps[self.here] = RegionJump(label)
         self.add(Step(lambda machine: label.at, loc))
 
     def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:
         """Threads whose condition is false go to `label`, which lies ahead."""
-        self.jumps[self.here] = Jump(label, condition)
+        self.jumps[self.here] = RegionJump(label, condition)
         run = steps.branch(condition, lambda: label.at)
         self.add(Step(run, loc, reads=(condition,)))

@@ -29,7 +29,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     WRONG,
 )
 from tensorcore_dsl.interpreter.regions.micro_ops import VECTOR, WHOLE, MicroOps, Pair, kinds
-from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, Block, Region, Slot
+from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, Region, RegionBlock, Slot
 from tensorcore_dsl.isa.lanes import operation
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES
 
@@ -166,7 +166,7 @@ class _Function(MicroOps, EagerDict):
             }
         )
 
-    def body(self, block: Block) -> None:
+    def body(self, block: RegionBlock) -> None:
         for at, micro_op in block.micro_ops:
             if micro_op.guard is not None:
                 self.guarded(at, micro_op)
@@ -262,7 +262,7 @@ class _Function(MicroOps, EagerDict):
         self.put(f"br label %{end}")
         self.label(end)
 
-    def block(self, number: int, block: Block, following: str) -> None:  # noqa: PLR0915
+    def block(self, number: int, block: RegionBlock, following: str) -> None:  # noqa: PLR0915
         own = f"%stop{self.stops[block.start]}"
         self.label(f"block{number}")
         lanes = self.mask = self.let(f"load i32, ptr {own}, align 4")

@@ -13,7 +13,7 @@ from tensorcore_dsl.isa.lanes import (
     LOAD_SHARED,
     STORE_GLOBAL,
     STORE_SHARED,
-    Access,
+    LaneAccess,
     operation,
 )
 
@@ -53,7 +53,7 @@ OFFSET, RANKED = range(2)
 TO_OFFSET, FROM_OFFSET, SIZE = range(3)
 
 
-def helper(how: Access) -> int:
+def helper(how: LaneAccess) -> int:
     """The word of the function for an access."""
     return HELPERS.get(how.kind, ASYNC if how.kind == COPY else MATRIX)
 

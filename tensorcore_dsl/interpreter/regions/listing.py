@@ -10,9 +10,9 @@ from tensorcore_dsl.interpreter.regions.plan import (
     ALL,
     INPUT,
     NOTHING,
-    Block,
     MicroOp,
     Region,
+    RegionBlock,
     Slot,
     regions_of,
 )
@@ -62,7 +62,7 @@ def _region(program: Program, region: Region) -> Iterator[str]:
         yield from _jump(program, block)
 
 
-def _jump(program: Program, block: Block) -> Iterator[str]:
+def _jump(program: Program, block: RegionBlock) -> Iterator[str]:
     if block.jump is not None:
         target, flag = block.jump
         condition = "" if flag is None else f" where not {_register(program, (flag, 0, 1))}"

@@ -22,7 +22,7 @@ from tensorcore_dsl.interpreter.core.geometry import varies
 from tensorcore_dsl.interpreter.core.program import Program, Step
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.effects import Effect
-from tensorcore_dsl.isa.lanes import COPY, Access, operation, operations
+from tensorcore_dsl.isa.lanes import COPY, LaneAccess, operation, operations
 from tensorcore_dsl.isa.spec import Instruction
 
 # Which regions a machine executes: none, those that access no memory, all, or all that access it
@@ -49,7 +49,7 @@ class MicroOp(NamedTuple):
     numbers : tuple of int
         Immediate operands. PRODUCTS: the number of results and the multiply-adds of a thread. INPUT:
         whether threads of a CTA differ in the register.
-    access : Access or None
+    access : LaneAccess or None
         How the micro-operation loads or stores. Its `numbers` are those of `layout`.
     function : str
         Name of an operation with references, the special register, or the instruction of PRODUCTS.
@@ -61,12 +61,12 @@ class MicroOp(NamedTuple):
     bits: int
     slots: tuple[Slot, ...]
     numbers: tuple[int, ...] = ()
-    access: Access | None = None
+    access: LaneAccess | None = None
     function: str = ""
     guard: tuple[int, bool] | None = None
 
 
-class Jump(NamedTuple):
+class RegionJump(NamedTuple):
     """A jump to `label.at`, of the threads where the flag at a place is false; None: of all."""
 
     label: Any
@@ -74,7 +74,7 @@ class Jump(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Block:
+class RegionBlock:
     """The steps from `start` to `end`, which threads enter at `start` alone.
 
     Attributes
@@ -98,7 +98,7 @@ class Block:
     writes: int = 0
 
     @property
-    def accesses(self) -> list[Access]:
+    def accesses(self) -> list[LaneAccess]:
         return [micro_op.access for _, micro_op in self.micro_ops if micro_op.access is not None]
 
 
@@ -130,7 +130,7 @@ class Region(EagerDict):
 
     start: int
     end: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[RegionBlock, ...]
     exits: tuple[int, ...]
     reads: dict[int, frozenset[int]]
     writes: frozenset[int]
@@ -159,7 +159,7 @@ class Region(EagerDict):
         return sum(len(block.micro_ops) for block in self.blocks)
 
     @cached_property
-    def accesses(self) -> list[Access]:
+    def accesses(self) -> list[LaneAccess]:
         return [how for block in self.blocks for how in block.accesses]
 
     @cached_property
@@ -236,7 +236,7 @@ def products_op(instr: Instruction, count: int, results: Iterable[Slot], operand
 
 
 @dataclass
-class Flow:
+class RegionFlow:
     """Reads, writes and successors of steps. Sets of places are bits of ints.
 
     Attributes
@@ -248,7 +248,7 @@ class Flow:
     """
 
     steps: Sequence[Step]
-    jumps: Mapping[int, Jump]
+    jumps: Mapping[int, RegionJump]
     watched: Mapping[int, Iterable[int]]  # by position, places that others read there
     live: list[int] = field(default_factory=list)
 
@@ -316,7 +316,7 @@ def _places(bits: int) -> frozenset[int]:
 # -- regions -------------------------------------------------------------------------------------
 
 
-def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) -> list[Region]:
+def regions_of(program: Program, flow: RegionFlow, cuts: Iterable[int], level: int) -> list[Region]:
     """The longest regions of a program for a level of machines, none across one of `cuts`."""
     cuts, steps, regions, start = set(cuts), program.steps, list[Region](), 0
 
@@ -346,7 +346,7 @@ def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) ->
     return regions
 
 
-def _repeats(program: Program, flow: Flow, at: int) -> bool:
+def _repeats(program: Program, flow: RegionFlow, at: int) -> bool:
     """Tell whether a loop whose steps all have micro-operations contains this one."""
     micro_ops, jumps = program.micro_ops, flow.jumps
     return any(
@@ -356,7 +356,7 @@ def _repeats(program: Program, flow: Flow, at: int) -> bool:
     )
 
 
-def region(program: Program, flow: Flow, start: int, end: int) -> Region:
+def region(program: Program, flow: RegionFlow, start: int, end: int) -> Region:
     """The region of the steps from `start` to `end`."""
     steps, inside = program.steps, range(start, end)
     branches = [at for at in inside if at in flow.jumps]
@@ -369,7 +369,7 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
     for first, last in pairwise(sorted(edges | apart)):
         jump = flow.jumps.get(last - 1)
         blocks.append(
-            Block(
+            RegionBlock(
                 first,
                 last,
                 tuple(
@@ -418,7 +418,7 @@ def _first_of_each(positions: Iterable[int], edges: Iterable[int]) -> set[int]:
     return set(first.values())
 
 
-def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
+def straight(program: Program, flow: RegionFlow, parts: Sequence[range]) -> Region:
     """Make a region of consecutive stretches of steps without jumps."""
     steps, everywhere = program.steps, [at for part in parts for at in part]
     micro_ops = tuple((at, micro_op) for at in everywhere for micro_op in program.micro_ops[at])
@@ -429,14 +429,14 @@ def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
             written |= _bits(steps[at].writes)
         left |= flow.live[part.stop] & written
     start, end = parts[0].start, parts[-1].stop
-    block = Block(start, end, micro_ops, writes=written)
+    block = RegionBlock(start, end, micro_ops, writes=written)
     whole = any(needs_warps(steps[at]) for at in everywhere)
     kept = _places(left)
     first = _places(reads) - program.fixed
     return Region(start, end, (block,), (end,), {start: first}, kept, kept, kept, first, False, whole)
 
 
-def _doubtful(flow: Flow, blocks: Sequence[Block], entry: int, written: int) -> int:
+def _doubtful(flow: RegionFlow, blocks: Sequence[RegionBlock], entry: int, written: int) -> int:
     """Places that threads from `entry` may leave unwritten although others may read them."""
     assigned = {block.start: -1 for block in blocks}
     assigned[entry] = 0

@@ -17,10 +17,10 @@ from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame
 from tensorcore_dsl.interpreter.regions.memory import address_of
-from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS, Block, Region, reads_of, regions_of
+from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS, Region, RegionBlock, reads_of, regions_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa import fragments, instruction
-from tensorcore_dsl.isa.lanes import COPY, Access
+from tensorcore_dsl.isa.lanes import COPY, LaneAccess
 from tensorcore_dsl.numerics.products import COST as PRODUCT_COST
 
 Machine = Any  # of `execution.machine`, which imports this module
@@ -250,7 +250,7 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None
     return run
 
 
-def _unguarded(block: Block) -> list[Access]:
+def _unguarded(block: RegionBlock) -> list[LaneAccess]:
     return [
         micro_op.access
         for _, micro_op in block.micro_ops
@@ -308,7 +308,7 @@ def refuse(machine: Machine, mistake: np.ndarray, issued: dict[int, Any] | None 
     raise AssertionError(f"{step.instr}: thread {thread} failed a check in compiled code alone")
 
 
-def traffic(accesses: Iterable[Access]) -> Callable[[Machine, int], None]:
+def traffic(accesses: Iterable[LaneAccess]) -> Callable[[Machine, int], None]:
     """Make the function that counts these accesses for a number of threads."""
     sizes: Counter[tuple[str, str]] = Counter()
     uses: Counter[str] = Counter()

@@ -16,7 +16,12 @@ from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint, Hit
-from tensorcore_dsl.interpreter.sanitizer.race_report import Detector, Finding, RunningDetector, place_text
+from tensorcore_dsl.interpreter.sanitizer.race_report import (
+    Detector,
+    RaceFinding,
+    RunningDetector,
+    place_text,
+)
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, ORDER, VectorClocks
 from tensorcore_dsl.isa import advice
@@ -104,7 +109,7 @@ class EarlierLaunches:
 
     def words(
         self, stores: bool, addresses: np.ndarray, mask: np.ndarray, size: int, step: int
-    ) -> Finding | None:
+    ) -> RaceFinding | None:
         """Accesses of `size` bytes at virtual addresses by the threads of `mask`."""
         races = self.races
         threads = np.flatnonzero(mask)
@@ -117,7 +122,7 @@ class EarlierLaunches:
 
     def spans(
         self, stores: bool, threads: np.ndarray, bounds: np.ndarray, strong: int, step: int
-    ) -> Finding | None:
+    ) -> RaceFinding | None:
         """Operations that `threads` issue access (n, spans, 2) first and past-the-end real addresses."""
         if all(earlier.awaited for earlier in self.races.launch.earlier):
             asked = ~self._know(threads)
@@ -140,7 +145,7 @@ class EarlierLaunches:
         strong: int,
         step: int,
         vector: int,
-    ) -> Finding | None:
+    ) -> RaceFinding | None:
         races, rows = self.races, self.races.clocks.rows
         knows = self._know(threads)
         acquired = rows.foreign[rows.row_of[threads]]
@@ -174,7 +179,7 @@ class EarlierLaunches:
                 self.end()
 
 
-class EarlierFinding(Finding):
+class EarlierFinding(RaceFinding):
     """An access in conflict with one of an earlier launch. base: the real address of the bytes."""
 
     races: ClockedDetector

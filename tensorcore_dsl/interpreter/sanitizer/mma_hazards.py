@@ -101,7 +101,7 @@ class ProductUse(EagerDict):
 
 
 @dataclass
-class Product:
+class ProductsInFlight:
     """Products in flight that were issued at once.
 
     It holds the step of each product, the warpgroups that issued them and have not waited for them, and
@@ -133,7 +133,7 @@ class MmaHazards:
         count = chunk.threads // WARPGROUP
         self.commits = np.zeros(count, np.int64)
         self.fenced = np.zeros(count, np.bool_)
-        self.queue: list[Product] = []
+        self.queue: list[ProductsInFlight] = []
         none = np.empty(0, np.int64)
         self._owners = none, none, (none, none, none)
         self.touched: dict[int, np.ndarray] = {}
@@ -214,7 +214,7 @@ class MmaHazards:
     def add(self, use: ProductUse, parts: Sequence[tuple[ProductUse, int]]) -> None:
         """Products are in flight now; parts: each one's registers and step, use: those of all."""
         groups, _ = self.chunk.units(WARPGROUP)
-        self.queue.append(Product(use, parts, groups, self.commits))
+        self.queue.append(ProductsInFlight(use, parts, groups, self.commits))
 
     def _unfenced(self, use: ProductUse, groups: np.ndarray) -> np.ndarray:
         """Select those of `groups` that must fence before they issue a product."""
@@ -224,7 +224,7 @@ class MmaHazards:
                 unfenced = unfenced | groups & self.touched[place]
         return unfenced
 
-    def _owners_of(self, use: ProductUse, groups: np.ndarray) -> Iterator[Product]:
+    def _owners_of(self, use: ProductUse, groups: np.ndarray) -> Iterator[ProductsInFlight]:
         """The products in flight that must be waited for before `groups` issue another one."""
         for product in self.queue:
             if product.use.excludes(use) and (product.groups & groups).any():
@@ -248,7 +248,7 @@ class MmaHazards:
             self.touched[place] = groups if before is groups else before | groups
 
     def _refuse(
-        self, product: Product, step: int, what: str, groups: np.ndarray, loc: Loc | None = None
+        self, product: ProductsInFlight, step: int, what: str, groups: np.ndarray, loc: Loc | None = None
     ) -> NoReturn:
         group, ordering = int(np.argmax(product.groups & groups)), product.use.ordering
         uncommitted = product.committed[group] == self.commits[group]

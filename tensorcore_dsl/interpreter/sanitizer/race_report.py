@@ -53,7 +53,7 @@ class RunningDetector(Detector, Protocol):
 
 
 @dataclass
-class Finding:
+class RaceFinding:
     """An access of `thread` in `step`, in conflict with the one of a serial number.
 
     Attributes

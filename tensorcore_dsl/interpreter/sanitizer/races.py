@@ -51,7 +51,7 @@ class Conflict(NamedTuple):
     tell: Callable[..., None]
 
     @classmethod
-    def of(cls, finding: race_report.Finding, operations: Operations) -> Conflict:
+    def of(cls, finding: race_report.RaceFinding, operations: Operations) -> Conflict:
         """The conflict of the last of `operations`, or of the first one of another thread."""
         threads = operations.threads
         last = len(threads) - 1
@@ -248,7 +248,7 @@ class Races(HappensBefore):
                 touch_words(book, self._where(memory), kind, todo, at, addresses, mask, size)
             return bool(book[history.FOUNDS])
 
-        def judge() -> race_report.Finding | None:
+        def judge() -> race_report.RaceFinding | None:
             return self._judge(memory, kind, at, same, place, start, since)
 
         def place(thread: int) -> tuple[int, np.ndarray]:
@@ -295,7 +295,7 @@ class Races(HappensBefore):
         start: int = history.SERIALS,
         since: int = ALWAYS,
         vector: int = ORDER,
-    ) -> race_report.Finding | None:
+    ) -> race_report.RaceFinding | None:
         """The first row of `found` that is a race; the step began with serial number `start`.
 
         place: by thread, where places count from, and the threads that access the same bytes.
@@ -320,7 +320,7 @@ class Races(HappensBefore):
             last = WARP * self.warp_of(serial) + lanes.bit_length() - 1
             if together is not None and last == thread:  # name another one of those
                 thread = int(np.flatnonzero(together[: thread // WARP * WARP + WARP])[-1])
-            finding = race_report.Finding(
+            finding = race_report.RaceFinding(
                 self, what, memory, kind, step, thread, at, serial, lanes, base, since, equal
             )
             if not finding.mild:

@@ -25,17 +25,17 @@ from tensorcore_dsl.interpreter.timeline.recording import (
     CLUSTER,
     MBARRIER,
     NAMED,
-    Access,
     Arrive,
+    BulkLoad,
     Bytes,
     Commit,
-    Copy,
     Detail,
     Entry,
     GroupWait,
     Phase,
     Recording,
     Wait,
+    WarpAccess,
 )
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.effects import Effect
@@ -154,7 +154,7 @@ class _Hooks:
             last = target if instr is not None and target is not None and target > at else at + 1
             append(Entry(at, last, before, tuple(self.details)))
             for detail in self.details:
-                if isinstance(detail, (Access, Bytes)):
+                if isinstance(detail, (WarpAccess, Bytes)):
                     recording.bytes[detail.space, detail.verb] += detail.bytes
             self.details = []
             return target
@@ -196,7 +196,7 @@ class _Hooks:
             part = slice(warp * WARP, warp * WARP + WARP)
             units, ideal = divmod(int(measure(addresses[part], mask[part], size)), 1 << 32)
             total = int(np.count_nonzero(mask[part])) * size
-            self.details.append(Access(warp, space, verb, total, units, ideal))
+            self.details.append(WarpAccess(warp, space, verb, total, units, ideal))
 
     def arrive(
         self,
@@ -248,7 +248,7 @@ class _Hooks:
         slots = addresses // BYTES
         for thread, cta, slot, phase in np.stack((threads, ctas, slots, phases), axis=1).tolist():
             if thread < self.threads and cta < self.recording.ctas:
-                self.details.append(Copy(thread // WARP, cta, size, (MBARRIER, cta, slot, phase)))
+                self.details.append(BulkLoad(thread // WARP, cta, size, (MBARRIER, cta, slot, phase)))
         return phases
 
     def meet(

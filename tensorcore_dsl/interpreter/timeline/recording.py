@@ -23,7 +23,7 @@ MBARRIER, NAMED, CLUSTER = "an mbarrier", "a barrier", "the cluster's barrier"
 Phase = tuple[str, int, int, int]
 
 
-class Access(NamedTuple):
+class WarpAccess(NamedTuple):
     """Words that a warp loads or stores.
 
     Attributes
@@ -56,7 +56,7 @@ class Wait(NamedTuple):
     phase: Phase
 
 
-class Copy(NamedTuple):
+class BulkLoad(NamedTuple):
     """A bulk copy into shared memory of `cta`, whose bytes the phase counts."""
 
     warp: int
@@ -89,7 +89,7 @@ class GroupWait(NamedTuple):
     pending: int
 
 
-Detail = Union[Access, Arrive, Wait, Copy, Bytes, Commit, GroupWait]
+Detail = Union[WarpAccess, Arrive, Wait, BulkLoad, Bytes, Commit, GroupWait]
 
 
 class Entry(NamedTuple):

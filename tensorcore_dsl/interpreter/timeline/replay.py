@@ -19,16 +19,16 @@ from tensorcore_dsl.interpreter.timeline.recording import (
     CLUSTER,
     MBARRIER,
     NAMED,
-    Access,
     Arrive,
+    BulkLoad,
     Bytes,
     Commit,
-    Copy,
     Detail,
     GroupWait,
     Phase,
     Recording,
     Wait,
+    WarpAccess,
 )
 from tensorcore_dsl.interpreter.timeline.steps import (
     COPY,
@@ -39,7 +39,7 @@ from tensorcore_dsl.interpreter.timeline.steps import (
     WARPGROUP_WARPS,
     step_costs,
 )
-from tensorcore_dsl.interpreter.timeline.units import Completion, Groups, Multiprocessor, Product
+from tensorcore_dsl.interpreter.timeline.units import Completion, Groups, Multiprocessor, TimedProduct
 
 PIECE = 2048  # bytes of a bulk copy that are written to shared memory at a time
 QUEUE = 64  # cycles of requests to shared memory that may wait before a warp stalls
@@ -73,7 +73,7 @@ class Transfer(NamedTuple):
     phase: Phase | None
 
 
-class Multiplication(NamedTuple):
+class TensorCoreSpan(NamedTuple):
     """Tensor cores of an SM multiply for a warpgroup, or the one of a scheduler for a warp."""
 
     start: float
@@ -146,9 +146,9 @@ class Replay:
         self.queue: list[tuple[float, int, Callable[[float], None]]] = []
         self.count = 0
         self.phases: dict[Phase, Completion] = defaultdict(Completion)
-        self.gathering: dict[tuple[int, int, int], Product] = defaultdict(Product)
+        self.gathering: dict[tuple[int, int, int], TimedProduct] = defaultdict(TimedProduct)
         self.transfers: list[Transfer] = []
-        self.multiplications: list[Multiplication] = []
+        self.multiplications: list[TensorCoreSpan] = []
         self.arriving: dict[tuple[str, int, int], str] | None = None  # see summary.py
         self.warps: list[Track] = []
         traces = recording.of_warps()
@@ -161,7 +161,7 @@ class Replay:
         for warp in self.warps:
             for _, details in warp.steps:
                 for detail in details:
-                    if isinstance(detail, (Arrive, Copy)):
+                    if isinstance(detail, (Arrive, BulkLoad)):
                         self.phases[self._own(warp, detail.phase)].pending += 1
         for warp in self.warps:
             self._later(0.0, partial(self._run, warp))
@@ -240,7 +240,7 @@ class Replay:
             best, state = scheduler.free, "unit" if state == "issue" else state
         sm = self.sm(warp.cta)
         for detail in details:
-            if isinstance(detail, Access):
+            if isinstance(detail, WarpAccess):
                 shared = detail.space.startswith("shared")
                 free = sm.shared.free - QUEUE if shared else sm.l2.free - GLOBAL_QUEUE
                 if free > best:
@@ -287,16 +287,16 @@ class Replay:
         if cost.kind == MMA:
             begin = max(now, sm.tensor[warp.scheduler].free)
             end = sm.tensor[warp.scheduler].serve(now, cost.tensor)
-            product = Multiplication(begin, end, warp.cta, at, warp.scheduler)
+            product = TensorCoreSpan(begin, end, warp.cta, at, warp.scheduler)
             self.multiplications.append(product)
             ready = begin + cost.latency
         elif cost.kind == PRODUCT:
             self._product(warp, at, details, now)
-        copies = [d for d in details if isinstance(d, Copy)]
+        copies = [d for d in details if isinstance(d, BulkLoad)]
         if copies:
             self._load(warp, at, copies, now)
         for detail in details:
-            if isinstance(detail, Access):
+            if isinstance(detail, WarpAccess):
                 ended = self._access(warp, detail, now, cost.asynchronous)
                 if cost.asynchronous:
                     self._copied(warp, at, detail, now, ended)
@@ -320,7 +320,7 @@ class Replay:
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def _access(self, warp: Track, access: Access, now: float, copies: bool) -> float:
+    def _access(self, warp: Track, access: WarpAccess, now: float, copies: bool) -> float:
         """When the words of a warp have arrived; `copies`: in shared memory."""
         sm, c = self.sm(warp.cta), self.costs
         if access.space.startswith("shared"):
@@ -336,7 +336,7 @@ class Replay:
         ended = max(ended, sm.dram.serve(now, moved * self.from_dram / self.dram_rate))
         return ended + self.global_latency
 
-    def _copied(self, warp: Track, at: int, access: Access, now: float, ended: float) -> None:
+    def _copied(self, warp: Track, at: int, access: WarpAccess, now: float, ended: float) -> None:
         """The open group of a warp's own copies gets another one."""
         group = warp.groups["copies"].open
         group.time = max(group.time, ended)
@@ -344,7 +344,7 @@ class Replay:
             about = warp.cta, warp.number, at, access.bytes, "load", None
             self.transfers.append(Transfer(now, ended, *about))
 
-    def _load(self, warp: Track, at: int, copies: list[Copy], now: float) -> None:
+    def _load(self, warp: Track, at: int, copies: list[BulkLoad], now: float) -> None:
         """A bulk copy to shared memory of one or several CTAs arrives piece by piece."""
         sm, c = self.sm(warp.cta), self.costs
         begin = sm.tma.serve(now, c["tma_issue"])
@@ -359,7 +359,9 @@ class Replay:
                 landed = partial(self._land, warp, at, copy, piece, now if not left else None)
                 self._later(ended + delay, landed)
 
-    def _land(self, warp: Track, at: int, copy: Copy, piece: int, issued: float | None, now: float) -> None:
+    def _land(
+        self, warp: Track, at: int, copy: BulkLoad, piece: int, issued: float | None, now: float
+    ) -> None:
         """A piece of a copy arrives at the SM; with `issued`, the last one."""
         first_cta = warp.cta - warp.cta % self.recording.ctas  # the resident copy
         cta = copy.cta + first_cta
@@ -419,7 +421,7 @@ class Replay:
         read = sm.shared.serve(now, product.bytes / c["shared_rate"])
         ended = max(now + cycles, read)
         sm.product_cycles += product.cycles
-        self.multiplications.append(Multiplication(now, ended, product.cta, product.at))
+        self.multiplications.append(TensorCoreSpan(now, ended, product.cta, product.at))
         for group in product.groups:
             group.part_ends(ended + c["wgmma_latency"])
         self._later(ended, partial(self._multiply, sm))

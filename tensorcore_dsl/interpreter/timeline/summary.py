@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.timeline.recording import NAMED, Arrive, Copy, Phase
+from tensorcore_dsl.interpreter.timeline.recording import NAMED, Arrive, BulkLoad, Phase
 from tensorcore_dsl.interpreter.timeline.replay import Replay, Track
 
 SHOWN = 4  # waits of a role
@@ -83,7 +83,7 @@ def arriving(replay: Replay) -> dict[tuple[str, int, int], str]:
                 for detail in details:
                     if isinstance(detail, Arrive):
                         warps[detail.phase[:3]].add(warp.number)
-                    elif isinstance(detail, Copy):
+                    elif isinstance(detail, BulkLoad):
                         copying.add(detail.phase[:3])
         replay.arriving = {
             key: "copies" if key in copying else _warps_text(replay, numbers, key[1])

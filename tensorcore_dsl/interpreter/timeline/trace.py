@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorcore_dsl.interpreter.timeline.recording import Phase
-from tensorcore_dsl.interpreter.timeline.replay import Multiplication, Replay
+from tensorcore_dsl.interpreter.timeline.replay import Replay, TensorCoreSpan
 from tensorcore_dsl.interpreter.timeline.summary import STATES, awaited
 
 NOTE = "an estimate for sm_90a from an emulated run, not a measurement"
@@ -82,10 +82,10 @@ def _transfers(replay: Replay) -> Iterator[dict[str, Any]]:
         yield common | {"ph": "e", "ts": _us(replay, transfer.end)}
 
 
-def merged(products: list[Multiplication]) -> list[Multiplication]:
+def merged(products: list[TensorCoreSpan]) -> list[TensorCoreSpan]:
     """Products that follow each other at once become one."""
-    last: dict[tuple[int, int | None], Multiplication] = {}
-    out: list[Multiplication] = []
+    last: dict[tuple[int, int | None], TensorCoreSpan] = {}
+    out: list[TensorCoreSpan] = []
     for each in sorted(products):
         key = each.cta, each.scheduler
         before = last.get(key)

@@ -67,7 +67,7 @@ class Groups:
 
 
 @dataclass
-class Product:
+class TimedProduct:
     """A product of a warpgroup: its warps' groups, tensor cycles and bytes of operands."""
 
     groups: list[Completion] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Multiprocessor:
         self.schedulers = [Unit() for _ in range(schedulers)]
         self.tensor = [Unit() for _ in range(schedulers)]  # mma.sync, one beside each scheduler
         self.shared, self.l2, self.dram, self.tma = Unit(), Unit(), Unit(), Unit()
-        self.products: list[Product] = []  # of warpgroups, waiting for the tensor cores
+        self.products: list[TimedProduct] = []  # of warpgroups, waiting for the tensor cores
         self.multiplying = False
         self.product_cycles = 0.0
 

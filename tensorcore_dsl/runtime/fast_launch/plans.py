@@ -69,7 +69,7 @@ def distances(arguments: Sequence[Description], written: int) -> tuple[int | Non
 
 
 class LaunchPlan(Protocol):
-    """Interface of `launch.Plan` for the fast path."""
+    """Interface of `launch.LaunchPlan` for the fast path."""
 
     @property
     def function(self) -> int: ...
