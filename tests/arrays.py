@@ -26,6 +26,10 @@ class Dlpack:
         return self.array.__dlpack__(**options)
 
 
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
 def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
     """Zeros of a shape; 64 of them without one."""
     return np.zeros(shape or 64, dtype)
