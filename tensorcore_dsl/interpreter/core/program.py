@@ -1,6 +1,6 @@
 """A kernel as flat code: a list of steps with jumps.
 
-All registers and constants of a kernel live in one list; a *place* is an index into it.
+All registers and constants of a kernel live in one list; a *vreg* is an index into it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Step(EagerDict):
     reads : tuple
         Places that the threads that execute the step must have written.
     guard : tuple or None
-        A place and whether it is negated; only threads where it holds execute the step. Copies of registers
+        A vreg and whether it is negated; only threads where it holds execute the step. Copies of registers
         have no `reads`, because they may copy registers that nothing has written: those are in `copies`.
     writes : tuple
         Places that the step writes.
@@ -106,14 +106,14 @@ class Step(EagerDict):
 class Program(EagerDict):
     """The steps of a kernel, and what stands in its registers at the start.
 
-    A *place* is the number of a value or constant; *by position* means a dict of positions of steps.
+    A *vreg* is the number of a value or constant; *by position* means a dict of positions of steps.
 
     Attributes
     ----------
     shapes : list
-        By place, the type and number of its registers and whether they are a group; None for a constant.
+        By vreg, the type and number of its registers and whether they are a group; None for a constant.
     constants : list
-        (place, value, registers): None for one value that all threads share, 0 for a scalar in every
+        (vreg, value, registers): None for one value that all threads share, 0 for a scalar in every
         thread, or the registers of a group.
     params : list
         Places of the kernel's parameters.
@@ -131,13 +131,13 @@ class Program(EagerDict):
         The kernel fixes its cluster shape, so shared addresses of all CTAs but the first of a cluster have
         bits above CLUSTER_SHIFT.
     kept, marks : dict
-        In a debug build, the places of the values of variables, and the marks by position.
+        In a debug build, the vregs of the values of variables, and the marks by position.
     loops : dict
         By the position that they jump back to.
     ops : dict
         By position, the operations that access words.
     values : dict
-        The places of values, and of constants.
+        The vregs of values, and of constants.
     micro_ops : dict
         By position, what compiled code executes (see `regions.plan`).
     flow
@@ -157,7 +157,7 @@ class Program(EagerDict):
     flags : list
         Places of the conditions of counted loops, which steps write before they read them.
     awaited : dict
-        By position of a load that `tc.wait_signal` repeats, the place of the value that it waits for, or
+        By position of a load that `tc.wait_signal` repeats, the vreg of the value that it waits for, or
         (the value,).
     seconds : float or None
         Seconds of a core for each CTA of the last launch, None before it.
@@ -167,7 +167,7 @@ class Program(EagerDict):
 
     kernel: Kernel
     steps: list[Step] = field(default_factory=list)
-    places: int = 0
+    vregs: int = 0
     shapes: list[tuple[np.dtype[Any], int, bool] | None] = field(default_factory=list)
     constants: list[tuple[int, Any, int | None]] = field(default_factory=list)
     params: list[int] = field(default_factory=list)
@@ -207,7 +207,7 @@ class Program(EagerDict):
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """By place, the bytes of the registers of a thread; 0 for constants."""
+        """By vreg, the bytes of the registers of a thread; 0 for constants."""
         shapes = self.shapes
         return np.array([0 if s is None else s[1] * s[0].itemsize for s in shapes], np.int64)
 
@@ -261,8 +261,8 @@ class Program(EagerDict):
 
     @cached_property
     def numbers(self) -> dict[int, int]:
-        """By place, the bits of the constants that compiled code may contain."""
-        return {place: int(item) for place, item, _ in self.constants}
+        """By vreg, the bits of the constants that compiled code may contain."""
+        return {vreg: int(item) for vreg, item, _ in self.constants}
 
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""

@@ -1,6 +1,6 @@
 """The registers of all threads of a chunk.
 
-Every place has memory of its own, so that compiled code finds it by its address.
+Every vreg has memory of its own, so that compiled code finds it by its address.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tensorcore_dsl.interpreter.core.threads import BoundedCache, scalar
 
 _LINE = 64  # bytes of a cache line
 MAX_ANSWERS = 1 << 12  # about masks, which are kept
-_APART = 2 * _LINE  # bytes between two places, so that one warp's registers lie in different sets
+_APART = 2 * _LINE  # bytes between two vregs, so that one warp's registers lie in different sets
 
 
 class RegisterFile:
-    """Registers by place, written in place.
+    """Registers by vreg, written in place.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class RegisterFile:
     partial : dict
         (T,) bool of the threads that have written a register, where it is not all of them.
     addresses
-        Of the first register of each place.
+        Of the first register of each vreg.
     fixed : dict
         Parameters that nothing writes, as numbers; regions take these and constants, and `fill` gives them
         to the threads.
@@ -42,10 +42,10 @@ class RegisterFile:
         self.chunk = chunk
         program, threads = chunk.program, chunk.threads
         self.shapes = program.shapes
-        self.values: list[Any] = [None] * program.places
+        self.values: list[Any] = [None] * program.vregs
         self.partial: dict[int, np.ndarray] = {}
         # Masks of the checks that have found nothing, of the notes that change nothing again, and
-        # of the compiled parts for which both holds, by places, step or part and mask, since a
+        # of the compiled parts for which both holds, by vregs, step or part and mask, since a
         # register was forgotten: else only more is written.
         self.found, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
         self.settled = BoundedCache(MAX_ANSWERS)
@@ -54,149 +54,149 @@ class RegisterFile:
         start = -self._memory.ctypes.data % _LINE
         self._starts = start + np.cumsum(room) - room
         self.addresses = self._memory.ctypes.data + self._starts
-        for place, item, registers in program.constants:
+        for vreg, item, registers in program.constants:
             if registers is None:
-                self.values[place] = item
+                self.values[vreg] = item
         self.fixed: dict[int, int] = {}
-        for place, bits in zip(program.params, parameters, strict=True):
+        for vreg, bits in zip(program.params, parameters, strict=True):
             if isinstance(bits, PerRank):
                 ctas = np.arange(chunk.geometry.ctas)
                 each = np.array(bits)[chunk.geometry.device(ctas)]
-                self.home(place)[...] = np.repeat(each, chunk.group)
-            elif place in program.fixed:
-                self.fixed[place] = int(bits.view(f"i{bits.itemsize}"))
+                self.home(vreg)[...] = np.repeat(each, chunk.group)
+            elif vreg in program.fixed:
+                self.fixed[vreg] = int(bits.view(f"i{bits.itemsize}"))
             else:
-                self.home(place)[...] = bits
+                self.home(vreg)[...] = bits
         self._filled = False
-        for place in program.flags:
-            self.home(place)[...] = False
+        for vreg in program.flags:
+            self.home(vreg)[...] = False
 
     def fill(self) -> None:
         """Give fixed parameters and constants to all threads, for steps that are executed alone."""
         if not self._filled:
             self._filled = True
-            for place, item, registers in self.chunk.program.constants:
+            for vreg, item, registers in self.chunk.program.constants:
                 if registers is not None:
                     shape = (registers, self.chunk.threads) if registers else (self.chunk.threads,)
-                    self.values[place] = np.full(shape, item)
-            for place, bits in self.fixed.items():
-                home = self.home(place)
+                    self.values[vreg] = np.full(shape, item)
+            for vreg, bits in self.fixed.items():
+                home = self.home(vreg)
                 home.view(f"i{home.itemsize}")[...] = bits
 
     def goal(self, at: int, thread: int) -> int:
         """The value that `tc.wait_signal` waits for, whose load is at this position."""
-        place = self.chunk.program.awaited[at]
-        if isinstance(place, tuple):
-            return place[0]
-        return self.fixed[place] if place in self.fixed else int(scalar(self.values[place], thread))
+        vreg = self.chunk.program.awaited[at]
+        if isinstance(vreg, tuple):
+            return vreg[0]
+        return self.fixed[vreg] if vreg in self.fixed else int(scalar(self.values[vreg], thread))
 
-    def home(self, place: int) -> Any:
-        """The memory of a place, as the array that its value is; it never moves."""
-        new = self.values[place] is None
-        value = self._home(place)
+    def home(self, vreg: int) -> Any:
+        """The memory of a vreg, as the array that its value is; it never moves."""
+        new = self.values[vreg] is None
+        value = self._home(vreg)
         if new and not self.chunk.checks:
             value[...] = 0  # with checks nobody reads a register that has not been written
         return value
 
-    def _home(self, place: int) -> Any:
-        """The memory of a place, with whatever it held."""
-        value = self.values[place] = self.memory(place)
+    def _home(self, vreg: int) -> Any:
+        """The memory of a vreg, with whatever it held."""
+        value = self.values[vreg] = self.memory(vreg)
         return value
 
-    def memory(self, place: int) -> Any:
-        """The memory of a place, or its constant; it does not count as written."""
-        value = self.values[place]
+    def memory(self, vreg: int) -> Any:
+        """The memory of a vreg, or its constant; it does not count as written."""
+        value = self.values[vreg]
         if value is None:
-            shape = self.shapes[place]
+            shape = self.shapes[vreg]
             assert shape is not None, "a constant is not written"
             dtype, registers, group = shape
             threads = self.chunk.threads
             size = (registers, threads) if group else (registers * threads,)
-            value = np.ndarray(size, dtype, self._memory, int(self._starts[place]))
+            value = np.ndarray(size, dtype, self._memory, int(self._starts[vreg]))
         return value
 
-    def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
+    def write(self, vreg: int, value: Any, dtype: np.dtype[Any]) -> None:
         """Set a register in the active threads."""
         if value.dtype is not dtype and value.dtype != dtype:
             raise TypeError(f"a result has type {value.dtype}, the register {dtype}")
-        new, chunk = self.values[place] is None, self.chunk
+        new, chunk = self.values[vreg] is None, self.chunk
         if chunk.active is None:
-            home = self._home(place)
+            home = self._home(vreg)
             if value is not home:
                 home[...] = value
         else:
-            np.copyto(self.home(place), value, where=chunk.active)
-        self.wrote((place,), new)
+            np.copyto(self.home(vreg), value, where=chunk.active)
+        self.wrote((vreg,), new)
 
-    def put(self, place: int, value: Any) -> None:
+    def put(self, vreg: int, value: Any) -> None:
         """Set a register in all threads, without a note of who has written it."""
-        self.home(place)[...] = value
+        self.home(vreg)[...] = value
 
-    def wrote(self, places: Iterable[int], new: bool) -> None:
+    def wrote(self, vregs: Iterable[int], new: bool) -> None:
         """Note that the active threads have written registers, which are all `new`, or none is."""
         chunk, partial = self.chunk, self.partial
         if new:
             if chunk.checks and not chunk.masks.covers(chunk.mask, chunk.alive):
-                partial.update(dict.fromkeys(places, chunk.mask))
+                partial.update(dict.fromkeys(vregs, chunk.mask))
             return
-        for place in places if partial else ():
-            if place in partial:
-                now = chunk.masks.union(partial[place], chunk.mask)
+        for vreg in vregs if partial else ():
+            if vreg in partial:
+                now = chunk.masks.union(partial[vreg], chunk.mask)
                 if chunk.masks.covers(now, chunk.alive):
-                    del partial[place]
+                    del partial[vreg]
                 else:
-                    partial[place] = now
+                    partial[vreg] = now
 
-    def wrote_all(self, places: frozenset[int]) -> None:
+    def wrote_all(self, vregs: frozenset[int]) -> None:
         """Note that the active threads have written registers, some of them for the first time."""
-        key = places, id(self.chunk.mask)
+        key = vregs, id(self.chunk.mask)
         if key in self._noted:
             return
-        new = [place for place in places if self.values[place] is None]
-        for place in new:
-            self._home(place)
-        self.wrote([place for place in places if place in self.partial], False)
+        new = [vreg for vreg in vregs if self.values[vreg] is None]
+        for vreg in new:
+            self._home(vreg)
+        self.wrote([vreg for vreg in vregs if vreg in self.partial], False)
         self.wrote(new, True)
         self._noted.keep(key, self.chunk.mask)
 
-    def clear(self, places: frozenset[int]) -> None:
+    def clear(self, vregs: frozenset[int]) -> None:
         """Clear registers that nothing has written, where others than the active threads may read
         them: those in which checks do not find that."""
         if not self.chunk.checks and self.chunk.active is not None:
-            for place in places:
-                self.home(place)
+            for vreg in vregs:
+                self.home(vreg)
 
-    def lacks(self, places: frozenset[int]) -> bool:
+    def lacks(self, vregs: frozenset[int]) -> bool:
         """Tell whether some active threads have not written some of these registers."""
         chunk, partial = self.chunk, self.partial
-        key = places, id(chunk.mask)
+        key = vregs, id(chunk.mask)
         if key in self.found:
             return False
-        for place in places:
-            written = partial.get(place, chunk.mask)
-            if self.values[place] is None or not chunk.masks.covers(written, chunk.mask):
+        for vreg in vregs:
+            written = partial.get(vreg, chunk.mask)
+            if self.values[vreg] is None or not chunk.masks.covers(written, chunk.mask):
                 return True
         self.found.keep(key, chunk.mask)
         return False
 
-    def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
+    def copy(self, vreg: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
         """Set a register; it stays unwritten in threads that have not written all `sources`."""
         written = [self.partial[s] for s in sources if s in self.partial]
         if not written:
-            self.write(place, value, dtype)
+            self.write(vreg, value, dtype)
             return
         chunk, mask = self.chunk, self.chunk.mask
         good = np.logical_and.reduce([mask, *written])
         chunk.narrow(good)
-        self.write(place, value, dtype)
+        self.write(vreg, value, dtype)
         chunk.narrow(mask)
-        self.forget(place, mask & ~good)
+        self.forget(vreg, mask & ~good)
 
-    def forget(self, place: int, mask: np.ndarray) -> None:
+    def forget(self, vreg: int, mask: np.ndarray) -> None:
         """Make a register count as unwritten in these threads."""
-        if self.values[place] is not None and mask.any():
-            left = self.partial.get(place, self.chunk.all_threads) & ~mask
-            self.partial[place] = self.chunk.masks.find(left).threads
+        if self.values[vreg] is not None and mask.any():
+            left = self.partial.get(vreg, self.chunk.all_threads) & ~mask
+            self.partial[vreg] = self.chunk.masks.find(left).threads
             for known in (self.found, self._noted, self.settled):
                 known.clear()
 
@@ -204,10 +204,10 @@ class RegisterFile:
         """Raise Uninitialised where a thread that executes `step`, number `at`, has not written
         what it reads; else `found` has the number and the mask."""
         chunk, passed = self.chunk, True
-        for place in step.reads:
-            written = self.partial.get(place)
+        for vreg in step.reads:
+            written = self.partial.get(vreg)
             if written is None or chunk.masks.covers(written, chunk.mask):
-                passed = passed and self.values[place] is not None
+                passed = passed and self.values[vreg] is not None
                 continue
             passed, lacking = False, chunk.mask & ~written
             if step.guard is not None:

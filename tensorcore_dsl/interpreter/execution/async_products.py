@@ -27,7 +27,7 @@ class AsyncProduct:
 
     Attributes
     ----------
-    place : int
+    vreg : int
         These registers.
     at : int
         Its position.
@@ -39,7 +39,7 @@ class AsyncProduct:
 
     instr: Instruction
     fetch: Fetch
-    place: int
+    vreg: int
     at: int
     loc: Any
     use: ProductUse
@@ -49,7 +49,7 @@ class AsyncProduct:
         registers, ctx = machine.registers, cast(Any, machine.ctx)
         operands = self.fetch(registers.values)
         buffers = machine.buffers.setdefault(self.at, Buffers())
-        home = registers.home(self.place)
+        home = registers.home(self.vreg)
         return Multiplication(ctx, self.instr, *operands, out=home, buffers=buffers)
 
     def run(self, machine: Machine) -> None:
@@ -60,7 +60,7 @@ class AsyncProduct:
         except TensorCoreError as error:
             error.loc = error.loc or self.loc
             raise
-        machine.registers.wrote_all(frozenset({self.place}))
+        machine.registers.wrote_all(frozenset({self.vreg}))
 
 
 def _computed(machine: Machine, products: Sequence[AsyncProduct], results: Sequence[Sequence[int]]) -> bool:
@@ -107,15 +107,15 @@ def _follows(
     last = before[-1]
     between = range(last.at + 1, product.at)
     some = [*before, product]
-    inputs = {place for p in some for place in p.use.inputs}
-    if product.instr is not last.instr or not inputs.isdisjoint(p.place for p in some):
+    inputs = {vreg for p in some for vreg in p.use.inputs}
+    if product.instr is not last.instr or not inputs.isdisjoint(p.vreg for p in some):
         return False
     if any(head in heads for head in (*between, product.at)):
         return False
     if not all(map(partial(_is_alone, program), between)):
         return False
-    used = {place for p in before for place in program.steps[p.at].reads}
-    return used.isdisjoint(place for at in between for place in program.steps[at].writes)
+    used = {vreg for p in before for vreg in program.steps[p.at].reads}
+    return used.isdisjoint(vreg for at in between for vreg in program.steps[at].writes)
 
 
 def _is_alone(program: Program, at: int) -> bool:
@@ -154,14 +154,14 @@ def _chained(
     """Products that follow each other, and the steps `between` them, none of which writes what a
     product before it reads.
 
-    reads, writes: places that must have been written, and that are written. `alone` executes the
+    reads, writes: vregs that must have been written, and that are written. `alone` executes the
     first product, where the others cannot follow at once.
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
     parts = [(product.use, product.at) for product in products]
     use = ProductUse.joined([own for own, _ in parts])
-    places = [product.place for product in products]
-    results = [[i for i, own in enumerate(places) if own == place] for place in dict.fromkeys(places)]
+    vregs = [product.vreg for product in products]
+    results = [[i for i, own in enumerate(vregs) if own == vreg] for vreg in dict.fromkeys(vregs)]
 
     def one_by_one(machine: Machine) -> None:
         for product in products:

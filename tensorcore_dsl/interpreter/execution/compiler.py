@@ -44,14 +44,14 @@ def compile_program(kernel: nodes.Kernel, varying: frozenset[int] = frozenset())
 def _loops_of(block: nodes.Block) -> dict[str, int]:
     """The labels that a `Goto` leads back to, and the end of the nodes between; loops that overlap
     are made to lie inside each other."""
-    places = {node.name: i for i, node in enumerate(block) if isinstance(node, nodes.Label)}
+    positions = {node.name: i for i, node in enumerate(block) if isinstance(node, nodes.Label)}
     ends: dict[str, int] = {}
     for i, node in enumerate(block):
-        if isinstance(node, nodes.Goto) and places[node.target] < i:
+        if isinstance(node, nodes.Goto) and positions[node.target] < i:
             ends[node.target] = i + 1
-    inner_first = sorted(ends, key=lambda name: -places[name])
+    inner_first = sorted(ends, key=lambda name: -positions[name])
     for outer in inner_first:
-        inside = [ends[name] for name in ends if places[outer] < places[name] < ends[outer]]
+        inside = [ends[name] for name in ends if positions[outer] < positions[name] < ends[outer]]
         ends[outer] = max([ends[outer], *inside])
     return ends
 
@@ -64,7 +64,7 @@ class _Label:
 
 
 class _Compiler:
-    """Appends steps to a program, node by node; `places` are those of values and constants.
+    """Appends steps to a program, node by node; `vregs` are those of values and constants.
 
     The methods `_op`, `_assign`, `_for` and so on compile the nodes of these names.
     """
@@ -74,7 +74,7 @@ class _Compiler:
         self.add = self.program.steps.append
         self.watched = mma_hazards.product_registers(kernel)
         self.read = {value for node in nodes.walk(kernel.body) for value in nodes.reads(node)}
-        self.places = self.program.values
+        self.vregs = self.program.values
         self.made: dict[Any, Loc | None] = {}  # where registers were computed last
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
@@ -91,16 +91,16 @@ class _Compiler:
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
         self.add(Step(steps.finish, None))
-        self.program.places = len(self.places)
+        self.program.vregs = len(self.vregs)
         for at, use in self.checks.items():
             copy = self.program.steps[at]
             copy.run = steps.watched(copy.run, partial(MmaHazards.access, uses=(use,)))
-        written = {place for step in self.program.steps for place in step.writes}
+        written = {vreg for step in self.program.steps for vreg in step.writes}
         written |= {self.program.params[number] for number in varying}
         self.program.fixed = frozenset(
-            place
-            for place, param in zip(self.program.params, kernel.params, strict=True)
-            if place not in written and not param.value.type.is_group and param.value.type.registers == 1
+            vreg
+            for vreg, param in zip(self.program.params, kernel.params, strict=True)
+            if vreg not in written and not param.value.type.is_group and param.value.type.registers == 1
         )
         self.program.shown = self._shown()
         flow = RegionFlow(self.program.steps, self.jumps, self._watched())
@@ -111,17 +111,17 @@ class _Compiler:
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
     def _watched(self) -> dict[int, list[int]]:
-        """By position, the places that reports of endless loops read there."""
-        places = {}
+        """By position, the vregs that reports of endless loops read there."""
+        vregs = {}
         for at, loop in self.program.loops.items():
             if not loop.counted:
                 shown = [v for op in loop.conditions for v in op.results]
                 shown += [v for op in loop.equalities for v in nodes.reads(op)]
-                places[at] = [self.value(v) for v in shown]
-        return places
+                vregs[at] = [self.value(v) for v in shown]
+        return vregs
 
     def _shown(self) -> set[int]:
-        """The places that reports of loops without a count read: addresses of their accesses, and
+        """The vregs that reports of loops without a count read: addresses of their accesses, and
         what their conditions compare."""
         loops = {head: x for head, x in self.program.loops.items() if not x.counted}
         read = [
@@ -132,31 +132,31 @@ class _Compiler:
         read += [v for x in loops.values() for op in x.conditions for v in nodes.reads(op)]
         return {self.value(value) for value in read if isinstance(value, nodes.Value)}
 
-    def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
-        """The place of `key`, and whether it is new; `shape`: see `Program.shapes`."""
-        new = key not in self.places
+    def vreg(self, key: Any, shape: Any = None) -> tuple[int, bool]:
+        """The vreg of `key`, and whether it is new; `shape`: see `Program.shapes`."""
+        new = key not in self.vregs
         if new:
             self.program.shapes.append(shape)
-        return self.places.setdefault(key, len(self.places)), new
+        return self.vregs.setdefault(key, len(self.vregs)), new
 
     def value(self, value: nodes.Value) -> int:
         kind = value.type
         dtype = np.dtype(word(kind.register_bits))
-        return self.place(value, (dtype, kind.registers, kind.is_group))[0]
+        return self.vreg(value, (dtype, kind.registers, kind.is_group))[0]
 
     def constant(self, item: Any, registers: int | None = None) -> int:
-        """The place of a Python int or NumPy scalar.
+        """The vreg of a Python int or NumPy scalar.
 
         registers: None for one constant that all threads share; else every thread has it, in every
         register of a group of so many, or in a scalar (0).
         """
-        place, new = self.place((type(item), item, registers))
+        vreg, new = self.vreg((type(item), item, registers))
         if new:
-            self.program.constants.append((place, item, registers))
-        return place
+            self.program.constants.append((vreg, item, registers))
+        return vreg
 
     def source(self, source: nodes.Source, kind: Any) -> int:
-        """The place of a value, or of a constant in every thread."""
+        """The vreg of a value, or of a constant in every thread."""
         if isinstance(source, nodes.Const):
             return self.constant(kind(const_bits(source)), 0)
         assert isinstance(source, nodes.Value)
@@ -174,18 +174,18 @@ class _Compiler:
     def slot(self, source: Any, bits: int) -> plan.Slot:
         """The register of a value, a part of a group or a constant, as compiled code finds it."""
         if isinstance(source, nodes.Part):
-            place, register = self._row(source, None)
+            vreg, register = self._row(source, None)
             bits = source.base.type.register_bits
         elif isinstance(source, nodes.Const):
-            place, register = self.constant(word(bits)(const_bits(source))), 0
+            vreg, register = self.constant(word(bits)(const_bits(source))), 0
         else:
-            place, register, bits = self.value(source), 0, source.type.register_bits
-        return place, register or 0, np.dtype(word(bits)).itemsize
+            vreg, register, bits = self.value(source), 0, source.type.register_bits
+        return vreg, register or 0, np.dtype(word(bits)).itemsize
 
     def slots(self, value: nodes.Value) -> list[plan.Slot]:
         """All registers of a value."""
-        place, _, size = self.slot(value, 0)
-        return [(place, register, size) for register in range(value.type.registers)]
+        vreg, _, size = self.slot(value, 0)
+        return [(vreg, register, size) for register in range(value.type.registers)]
 
     def block(self, block: nodes.Block) -> None:
         for run in steps.independent_runs(block):
@@ -225,7 +225,7 @@ class _Compiler:
 
     def _op(self, op: nodes.Op) -> None:
         operands = [self.operand(s, o) for s, o in zip(op.operands, op.instr.operands, strict=True)]
-        reads = tuple(place for place, _ in operands)
+        reads = tuple(vreg for vreg, _ in operands)
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
         self.made.update(dict.fromkeys(op.results, op.loc))
         fetch = steps.fetch(operands)
@@ -237,7 +237,7 @@ class _Compiler:
         else:
             make = steps.blocking if blocking else steps.plain
             run = make(steps.call(op.instr, fetch), results, self.here)
-        plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
+        plain, run = run, self._checked(run, op, reads, [vreg for vreg, _ in results])
         guard = None if op.guard is None else (self.value(op.guard), op.negated)
         if run is plain and guard is None and op.instr.execute is fragments.multiply:
             self._fuse_products(self.here, [op])
@@ -257,14 +257,14 @@ class _Compiler:
             run = steps.gathered(run, self.here, op.instr.threads, mask, orders)
         if classify.word_access(op.instr) is not None:
             self.program.ops[self.here] = op
-        writes = tuple(place for place, _ in results)
+        writes = tuple(vreg for vreg, _ in results)
         meets = fetch if mask is not None and guard is None else None
         self.add(Step(run, op.loc, op.instr, reads, guard, writes, fetch=meets, swizzle=op.swizzle))
 
-    def _async_product(self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], place: int) -> Run:
+    def _async_product(self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], vreg: int) -> Run:
         use = mma_hazards.product_use(op.instr, reads)
         assert use is not None
-        product = AsyncProduct(op.instr, fetch, place, self.here, op.loc, use)
+        product = AsyncProduct(op.instr, fetch, vreg, self.here, op.loc, use)
         if op.guard is None:
             self.products.append(product)
         return product.run
@@ -365,27 +365,27 @@ class _Compiler:
         if isinstance(address.base, nodes.Const):
             whole = (const_bits(address.base) + address.offset) % (1 << bits)
             return self.constant(kind(whole), 0), None
-        place = self.value(address.base)
+        vreg = self.value(address.base)
         offset = kind(address.offset % (1 << bits))
         if self.program.ranked and bits == 32:
-            return place, partial(steps.own_memory, offset=int(offset))
+            return vreg, partial(steps.own_memory, offset=int(offset))
         if address.offset == 0:
-            return place, None
-        return place, lambda base: base + offset
+            return vreg, None
+        return vreg, lambda base: base + offset
 
     def _assign(self, node: nodes.Assign) -> None:
         target, sources = node.target, node.sources
-        place, kind = self.value(target), word(target.type.register_bits)
+        vreg, kind = self.value(target), word(target.type.register_bits)
         only, is_group = sources[0], target.type.is_group
         if len(sources) == 1 and isinstance(only, nodes.Const):
-            run = steps.copy(place, self.constant(kind(const_bits(only))))
+            run = steps.copy(vreg, self.constant(kind(const_bits(only))))
         elif len(sources) == 1 and isinstance(only, nodes.Value) and (only.type.is_group == is_group):
-            run = steps.copy(place, self.value(only))
+            run = steps.copy(vreg, self.value(only))
         else:
-            run = steps.gather(place, [self._row(s, kind) for s in sources], kind, is_group)
+            run = steps.gather(vreg, [self._row(s, kind) for s in sources], kind, is_group)
         values = [s.base if isinstance(s, nodes.Part) else s for s in sources]
         reads = [(self.value(v), v) for v in values if isinstance(v, nodes.Value)]
-        writes = [(place, target)]
+        writes = [(vreg, target)]
         made = self.made.get(values[0]) if len(sources) == 1 else node.loc
         self.made[target] = made = made or node.loc
         own = self.watched.isdisjoint(values)  # else it is the copy that is to blame
@@ -401,7 +401,7 @@ class _Compiler:
         if use is not None:
             self.checks[self.here] = use
         self._fuse(plan.copy_ops(self.slots(target), self._copied(node)))
-        self.add(Step(run, node.loc, writes=(place,), copies=tuple(p for p, _ in reads)))
+        self.add(Step(run, node.loc, writes=(vreg,), copies=tuple(p for p, _ in reads)))
 
     def _copied(self, node: nodes.Assign) -> list[plan.Slot]:
         """The register that each register of the target is a copy of."""
@@ -413,7 +413,7 @@ class _Compiler:
         return [self.slot(only, bits)] * node.target.type.registers
 
     def _row(self, source: nodes.Source, kind: Any) -> tuple[int, int | None]:
-        """A place and the register of its group, None for a scalar."""
+        """A vreg and the register of its group, None for a scalar."""
         if isinstance(source, nodes.Part):
             return self.value(source.base), source.index if source.base.type.is_group else None
         is_group = isinstance(source, nodes.Value) and source.type.is_group
@@ -495,7 +495,7 @@ class _Compiler:
             self.add(Step(run, node.loc, reads=(index, stop, step), check=True))
         top = self._enter(node)
         self.heads.add(top)
-        inside = self.place(_Label(), (np.dtype(np.bool_), 1, False))[0]
+        inside = self.vreg(_Label(), (np.dtype(np.bool_), 1, False))[0]
         self.program.flags.append(inside)
         run = steps.inside(inside, index, stop, step, kind)
         self._fuse(self._inside(node, inside, signed=np.dtype(kind).kind == "i"))
@@ -515,7 +515,7 @@ class _Compiler:
         self.loops.pop()
         self._leave()
 
-    def _inside(self, node: nodes.For, place: int, signed: bool) -> list[plan.MicroOp]:
+    def _inside(self, node: nodes.For, vreg: int, signed: bool) -> list[plan.MicroOp]:
         """The condition of a counted loop, if its direction is known."""
         bits = node.index.type.register_bits
         down = False
@@ -524,7 +524,7 @@ class _Compiler:
                 return []
             down = const_bits(node.step) >> node.index.type.dtype.bits - 1 & 1 == 1
         ends = [self.slot(source, bits) for source in (node.index, node.stop)]
-        slots = [(place, 0, 1), *(reversed(ends) if down else ends)]
+        slots = [(vreg, 0, 1), *(reversed(ends) if down else ends)]
         comparison = plan.micro_op("lt.s" if signed else "lt.u", bits, slots)
         return [] if comparison is None else [comparison]
 

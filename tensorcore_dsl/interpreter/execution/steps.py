@@ -29,28 +29,28 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lowering import compiled
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
-Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
+Reader = tuple[int, "Callable[[Any], Any] | None"]  # a vreg, and a function to apply to its value
 
 
 def fetch(operands: list[Reader]) -> Fetch:
     """A function from the values of all registers to the operands of one instruction."""
-    places = [place for place, _ in operands]
+    vregs = [vreg for vreg, _ in operands]
     changed = [(i, change) for i, (_, change) in enumerate(operands) if change]
     if changed:
 
         def fetched(registers: list[Any]) -> tuple[Any, ...]:
-            found = [registers[place] for place in places]
+            found = [registers[vreg] for vreg in vregs]
             for i, change in changed:
                 found[i] = change(found[i])
             return tuple(found)
 
         return fetched
-    if not places:
+    if not vregs:
         return lambda registers: ()
-    if len(places) == 1:
-        (only,) = places
+    if len(vregs) == 1:
+        (only,) = vregs
         return lambda registers: (registers[only],)
-    return itemgetter(*places)
+    return itemgetter(*vregs)
 
 
 def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
@@ -123,7 +123,7 @@ class Products:
 
 
 def _memory(registers: RegisterFile, readers: Registers) -> list[np.ndarray]:
-    homes = [(registers.memory(place), change) for place, change in readers]
+    homes = [(registers.memory(vreg), change) for vreg, change in readers]
     return [home if change is None else change(home) for home, change in homes]
 
 
@@ -135,16 +135,16 @@ def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: in
             call(machine)
 
     elif len(results) == 1:
-        (place, kind) = results[0]
+        (vreg, kind) = results[0]
 
         def run(machine: Machine) -> None:
-            machine.registers.write(place, call(machine), kind)
+            machine.registers.write(vreg, call(machine), kind)
 
     else:
 
         def run(machine: Machine) -> None:
-            for (place, kind), value in zip(results, call(machine), strict=True):
-                machine.registers.write(place, value, kind)
+            for (vreg, kind), value in zip(results, call(machine), strict=True):
+                machine.registers.write(vreg, value, kind)
 
     return run
 
@@ -164,23 +164,23 @@ def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at:
             machine.suspend(ctx.mask & ~go, at)
             ctx.narrow(go)
         if isinstance(answer, tuple):
-            for (place, kind), value in zip(results, answer[1:], strict=True):
-                machine.registers.write(place, value, kind)
+            for (vreg, kind), value in zip(results, answer[1:], strict=True):
+                machine.registers.write(vreg, value, kind)
         return None
 
     return run
 
 
 def member_mask(instr: Instruction, reads: tuple[int, ...]) -> int | None:
-    """The place of the mask of lanes that must meet, for instructions such as shfl.sync."""
+    """The vreg of the mask of lanes that must meet, for instructions such as shfl.sync."""
     if Effect.CONVERGENT not in instr.effects:
         return None
-    masks = [place for place, o in zip(reads, instr.operands, strict=True) if o.name == "mask"]
+    masks = [vreg for vreg, o in zip(reads, instr.operands, strict=True) if o.name == "mask"]
     return masks[0] if masks else None
 
 
 def gathered(run: Run, at: int, unit: int, mask: int | None, orders: bool = True) -> Run:
-    """An instruction of whole warps or warpgroups, or of the lanes in the mask at a place: its
+    """An instruction of whole warps or warpgroups, or of the lanes in the mask in a vreg: its
     threads wait for each other. orders: it also orders their accesses."""
 
     def gathered(machine: Machine) -> int | None:
@@ -247,19 +247,19 @@ def guarded(run: Run, guard: int, negated: bool) -> Run:
     return guarded
 
 
-def copy(place: int, source: int) -> Run:
+def copy(vreg: int, source: int) -> Run:
 
     def run(machine: Machine) -> None:
         value = machine.registers.values[source]
         if value is None:
-            machine.registers.forget(place, machine.ctx.mask)
+            machine.registers.forget(vreg, machine.ctx.mask)
         else:
-            machine.registers.copy(place, value, value.dtype, (source,))
+            machine.registers.copy(vreg, value, value.dtype, (source,))
 
     return run
 
 
-def gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: bool) -> Run:
+def gather(vreg: int, rows: list[tuple[int, int | None]], kind: Any, group: bool) -> Run:
     """Copy scalars and registers of groups to the registers of a group."""
     dtype = np.dtype(kind)
     sources = tuple(p for p, _ in rows)
@@ -267,7 +267,7 @@ def gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: boo
     def run(machine: Machine) -> None:
         values = machine.registers.values
         if any(values[p] is None for p in sources):
-            machine.registers.forget(place, machine.ctx.mask)
+            machine.registers.forget(vreg, machine.ctx.mask)
             return
         parts = [values[p] if r is None else values[p][r] for p, r in rows]
         if group:
@@ -276,7 +276,7 @@ def gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: boo
                 row[:] = part
         else:
             out = parts[0]
-        machine.registers.copy(place, out, dtype, sources)
+        machine.registers.copy(vreg, out, dtype, sources)
 
     return run
 
@@ -287,20 +287,20 @@ def entered(index: int, stop: int, step: int, kind: Any, to_end: bool) -> Run:
     to_end: nothing leaves the loop before its end, so the index behind the last iteration, with
     which the loop ends, must fit its type.
     """
-    limits, places = np.iinfo(kind), (index, stop, step)
+    limits, vregs = np.iinfo(kind), (index, stop, step)
 
     def bounds(machine: Machine, thread: int) -> list[int]:
-        each = (np.atleast_1d(machine.registers.values[place].view(kind)) for place in places)
+        each = (np.atleast_1d(machine.registers.values[vreg].view(kind)) for vreg in vregs)
         return [values[thread if values.size > 1 else 0].item() for values in each]
 
     def refuse(machine: Machine, thread: int, text: str) -> NoReturn:
         of, called = machine.ctx.geometry, ", ".join(map(str, bounds(machine, thread)))
-        block, number = (",".join(map(str, place(thread))) for place in (of.cta, of.thread))
+        block, number = (",".join(map(str, index_of(thread))) for index_of in (of.cta, of.thread))
         raise InvalidArithmetic(f"range({called}): {text} (CTA ({block}), thread ({number}))")
 
     def run(machine: Machine) -> None:
         registers, mask = machine.registers.values, machine.ctx.mask
-        start, last, by = (registers[place].view(kind) for place in places)
+        start, last, by = (registers[vreg].view(kind) for vreg in vregs)
         zero = mask & (by == 0)
         if zero.any():
             refuse(machine, int(np.argmax(zero)), "the step is 0, with which no range ends")
@@ -325,7 +325,7 @@ def entered(index: int, stop: int, step: int, kind: Any, to_end: bool) -> Run:
     return run
 
 
-def inside(place: int, index: int, stop: int, step: int, kind: Any) -> Run:
+def inside(vreg: int, index: int, stop: int, step: int, kind: Any) -> Run:
     """Set the condition of a counted loop: the index lies before `stop`, seen along the step."""
     signed = np.dtype(kind).kind == "i"
 
@@ -337,7 +337,7 @@ def inside(place: int, index: int, stop: int, step: int, kind: Any) -> Run:
             down = registers[step].view(kind) < 0
             if down.any():
                 inside = np.where(down, at > last, inside)
-        machine.registers.put(place, inside)
+        machine.registers.put(vreg, inside)
 
     return run
 
@@ -354,7 +354,7 @@ def advance(index: int, step: int) -> Run:
 
 
 def observed(mark: Mark, at: int) -> Run:
-    """A place of a debug build, which the machine's observers see."""
+    """A mark of a debug build, which the machine's observers see."""
 
     def run(machine: Machine) -> None:
         for observer in machine.observers:

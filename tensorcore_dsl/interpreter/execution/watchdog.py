@@ -80,7 +80,7 @@ class _Probe:
 
     head: int
     mask: np.ndarray
-    places: list[int]
+    vregs: list[int]
     registers: list[Any]
     version: int
     digest: _Digest
@@ -244,13 +244,13 @@ class Watchdog(EagerDict):
                 f"endless loop? In the last {self._quiet_iterations(head):,} iterations nothing "
                 f"but registers has changed (kernel.emulator(limit=...) or {VARIABLE} allows more)"
             )
-        places = [values[value] for value in loop.outermost.deciding]
-        now = [self.values[place] for place in places]
+        vregs = [values[value] for value in loop.outermost.deciding]
+        now = [self.values[vreg] for vreg in vregs]
         registers = [None if value is None else value.copy() for value in now]
         digest = _UNKNOWN
         if time.perf_counter() >= self.due:
             digest = self._digest(head)
-        self.probe = _Probe(head, ctx.mask, places, registers, version, digest)
+        self.probe = _Probe(head, ctx.mask, vregs, registers, version, digest)
         self.left = 1
         while self.left < 1 << 20 and self.random.random() < 0.5:
             self.left *= 2
@@ -276,8 +276,8 @@ class Watchdog(EagerDict):
             return False
         if ctx.mask is not probe.mask and not np.array_equal(ctx.mask, probe.mask):
             return False
-        for place, before in zip(probe.places, probe.registers, strict=True):
-            now = self.values[place]
+        for vreg, before in zip(probe.vregs, probe.registers, strict=True):
+            now = self.values[vreg]
             if now is None or before is None:
                 if now is before:
                     continue
@@ -363,8 +363,8 @@ class Watchdog(EagerDict):
         shared = word.space in ("shared", "shared::cta")
         if not (shared or word.space == "global") or not isinstance(word.bytes, int):
             return None
-        place = self.ctx.program.values.get(getattr(address, "base", None))
-        value = None if place is None else self.values[place]
+        vreg = self.ctx.program.values.get(getattr(address, "base", None))
+        value = None if vreg is None else self.values[vreg]
         if value is None or not isinstance(address, nodes.Address):
             return None
         first = np.broadcast_to(value, mask.shape).astype(np.int64) + address.offset

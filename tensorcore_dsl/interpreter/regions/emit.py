@@ -207,9 +207,9 @@ class _Function(MicroOps, EagerDict):
 
     def pend(self, at: int, lanes: str) -> None:
         """Let lanes go to a position."""
-        place = f"%stop{self.stops[at]}"
-        old = self.let(f"load i32, ptr {place}, align 4")
-        self.put(f"store i32 {self.let(f'or i32 {old}, {lanes}')}, ptr {place}, align 4")
+        pointer = f"%stop{self.stops[at]}"
+        old = self.let(f"load i32, ptr {pointer}, align 4")
+        self.put(f"store i32 {self.let(f'or i32 {old}, {lanes}')}, ptr {pointer}, align 4")
 
     def blocks(self, mask: str, entry: str) -> None:
         for number in self.stops.values():
@@ -257,8 +257,8 @@ class _Function(MicroOps, EagerDict):
         table = self.pointer(base)
         at = self.let(f"getelementptr i64, ptr {table}, i64 {number}")
         first = self.let(f"load i64, ptr {at}, align 8")
-        place = self.pointer(self.let(f"add i64 {first}, %offset1"))
-        self.put(f"store {WHOLE[8]} {flags}, ptr {place}, align 1")
+        pointer = self.pointer(self.let(f"add i64 {first}, %offset1"))
+        self.put(f"store {WHOLE[8]} {flags}, ptr {pointer}, align 1")
         self.put(f"br label %{end}")
         self.label(end)
 
@@ -340,6 +340,6 @@ class _Function(MicroOps, EagerDict):
             (WRONG, self.let("load i64, ptr %wrong, align 8")),
             (LANES_THERE, self.let(f"zext i32 {there} to i64")),
         ):
-            place = self.let(f"getelementptr i64, ptr {noted}, i64 {number}")
-            self.put(f"store i64 {value}, ptr {place}, align 8")
+            pointer = self.let(f"getelementptr i64, ptr {noted}, i64 {number}")
+            self.put(f"store i64 {value}, ptr {pointer}, align 8")
         self.put("br label %next")

@@ -202,8 +202,8 @@ class Frame:
             self.words[number : number + 2] = parts[at].function, address_of(parts[at].words)
         for slot, number in layout.fixed:
             self.words[number] = registers.fixed[slot[0]]
-        places, steps, numbers = layout.registers
-        self.words[numbers] = registers.addresses[places] + steps * threads
+        vregs, steps, numbers = layout.registers
+        self.words[numbers] = registers.addresses[vregs] + steps * threads
         kept, sizes = layout.kept
         self.kept = np.zeros(1 + 34 * len(kept), np.int64)  # with room for a copy of each
         self.kept[0] = len(kept)

@@ -44,7 +44,7 @@ from tensorcore_dsl.isa.lanes import (
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
 REFERENCE = "reference"  # of a word: what the code of an operation refers to by address
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
-Key = tuple[int, int, int]  # a slot: place, register, bytes
+Key = tuple[int, int, int]  # a slot: vreg, register, bytes
 
 HELPERS = {LOAD_GLOBAL: GLOBAL, STORE_GLOBAL: GLOBAL, LOAD_SHARED: SHARED, STORE_SHARED: SHARED}
 # Numbers of a micro-operation that accesses memory: what is added to the address, whether addresses of

@@ -24,7 +24,7 @@ def regions_listed(program: Program) -> str:
     """List the regions of a launch without checks, and the steps that run one by one between them.
 
     Each line has the position of a step, a micro-operation and the line of Python. r8 is the register
-    at place 8 of the program, r8[1] the second one of a group there. Numbers are the bits of constants.
+    at vreg 8 of the program, r8[1] the second one of a group there. Numbers are the bits of constants.
     """
     lines, position = list[str](), 0
     for region in regions_of(program, program.flow, program.cuts, ALL):
@@ -77,8 +77,8 @@ def _text(program: Program, micro_op: MicroOp) -> str:
     access, guard = micro_op.access, ""
     if access is not None:
         if micro_op.guard is not None:
-            place, negated = micro_op.guard
-            guard = f" if {'not ' * negated}r{place}"
+            vreg, negated = micro_op.guard
+            guard = f" if {'not ' * negated}r{vreg}"
         (space, verb), *_ = access.traffic
         size = f"{access.words} x {access.width} bytes"
         return f"{verb}.{space} {', '.join(registers)}: {size}{guard}"
@@ -86,10 +86,10 @@ def _text(program: Program, micro_op: MicroOp) -> str:
 
 
 def _register(program: Program, slot: Slot) -> str:
-    place, number, _ = slot
-    if place in program.numbers:
-        return str(program.numbers[place])
-    return f"r{place}[{number}]" if number else f"r{place}"
+    vreg, number, _ = slot
+    if vreg in program.numbers:
+        return str(program.numbers[vreg])
+    return f"r{vreg}[{number}]" if number else f"r{vreg}"
 
 
 def _line(at: int, text: str, step: Step) -> str:

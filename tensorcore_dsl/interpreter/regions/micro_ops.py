@@ -86,40 +86,40 @@ class MicroOps:
 
     def word(self, number: int) -> str:
         """A word of the frame."""
-        place = self.let(f"getelementptr i64, ptr %frame, i64 {number}")
-        return self.let(f"load i64, ptr {place}, align 8")
+        pointer = self.let(f"getelementptr i64, ptr %frame, i64 {number}")
+        return self.let(f"load i64, ptr {pointer}, align 8")
 
     def pointer(self, address: str) -> str:
         return self.let(f"inttoptr i64 {address} to ptr")
 
     def bump(self, number: int, amount: str, most: bool = False) -> None:
         """Add to a counter, or raise it to a number."""
-        place = self.let(f"getelementptr i64, ptr %counters, i64 {number}")
-        old = self.let(f"load i64, ptr {place}, align 8")
+        pointer = self.let(f"getelementptr i64, ptr %counters, i64 {number}")
+        old = self.let(f"load i64, ptr {pointer}, align 8")
         if most:
             larger = self.let(f"icmp sgt i64 {amount}, {old}")
             new = self.let(f"select i1 {larger}, i64 {amount}, i64 {old}")
         else:
             new = self.let(f"add i64 {old}, {amount}")
-        self.put(f"store i64 {new}, ptr {place}, align 8")
+        self.put(f"store i64 {new}, ptr {pointer}, align 8")
 
     # -- registers ---------------------------------------------------------------------------------
 
     def home(self, slot: Slot) -> Pair:
         """Addresses of the two halves of a register of this warp in memory."""
-        place = self.let(f"getelementptr i64, ptr %frame, i64 {self.layout.words[slot]}")
-        base, size = self.let(f"load ptr, ptr {place}, align 8"), slot[2]
+        pointer = self.let(f"getelementptr i64, ptr %frame, i64 {self.layout.words[slot]}")
+        base, size = self.let(f"load ptr, ptr {pointer}, align 8"), slot[2]
         low = self.let(f"getelementptr i8, ptr {base}, i64 %offset{size}")
         return low, self.let(f"getelementptr i8, ptr {low}, i64 {LANES * size}")
 
     def load_home(self, slot: Slot) -> Pair:
         load = f"load {VECTOR[8 * slot[2]]}, ptr {{}}, align {slot[2]}"
-        low, high = (self.let(load.format(place)) for place in self.home(slot))
+        low, high = (self.let(load.format(pointer)) for pointer in self.home(slot))
         return low, high
 
     def store_home(self, slot: Slot, value: Pair) -> None:
-        for place, lanes in zip(self.home(slot), value, strict=True):
-            self.put(f"store {VECTOR[8 * slot[2]]} {lanes}, ptr {place}, align {slot[2]}")
+        for pointer, lanes in zip(self.home(slot), value, strict=True):
+            self.put(f"store {VECTOR[8 * slot[2]]} {lanes}, ptr {pointer}, align {slot[2]}")
 
     def select(self, lanes: str, kind: str, yes: str, no: str) -> str:
         return self.let(f"select {VECTOR[1]} {lanes}, {kind} {yes}, {kind} {no}")
@@ -129,22 +129,22 @@ class MicroOps:
         return tuple(f"%r.{slot[0]}.{slot[1]}.{half}" for half in "ab")  # type: ignore[return-value]
 
     def value(self, slot: Slot) -> Value:
-        place, _, size = slot
-        if place in self.constants:
+        vreg, _, size = slot
+        if vreg in self.constants:
             bits = 8 * size
-            number = self.constants[place] % (1 << bits)
+            number = self.constants[vreg] % (1 << bits)
             number -= (number >> bits - 1) << bits
             return {WORDS: (f"splat (i{bits} {number})",) * 2}  # type: ignore[dict-item]
         value = self.env.get(slot)
-        if value is None and place in self.fixed:
+        if value is None and vreg in self.fixed:
             word = self.word(self.layout.words[slot])
             if size < 8:
                 word = self.let(f"trunc i64 {word} to i{8 * size}")
             value = self.env[slot] = {WORDS: self.splat(8 * size, word)}
         if value is None:
-            if self.pieces and place in self.region.passed and slot not in self.homed:
-                kind, places = VECTOR[8 * size], self.variable(slot)
-                pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in places)
+            if self.pieces and vreg in self.region.passed and slot not in self.homed:
+                kind, pointers = VECTOR[8 * size], self.variable(slot)
+                pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in pointers)
             else:
                 pair = self.load_home(slot)
             value = self.env[slot] = {WORDS: pair}  # type: ignore[dict-item]
@@ -218,8 +218,8 @@ class MicroOps:
         made, *taken = tuple(kinds(op))
         values = [self.read(slot, kind) for slot, kind in zip(micro_op.slots[1:], taken, strict=True)]
         if micro_op.function:
-            places = [self.layout.words[REFERENCE, micro_op.function, i] for i in range(op.literals)]
-            numbers = list(map(self.word, places))
+            frame_words = [self.layout.words[REFERENCE, micro_op.function, i] for i in range(op.literals)]
+            numbers = list(map(self.word, frame_words))
         else:
             numbers = [str(number) for number in micro_op.numbers]
         given = [f"i64 {number}" for number in numbers]
@@ -323,9 +323,9 @@ class MicroOps:
     def guarded(self, at: int, micro_op: MicroOp) -> None:
         """An access of the lanes where its guard holds."""
         assert micro_op.guard is not None
-        place, negated = micro_op.guard
+        vreg, negated = micro_op.guard
         test = f"icmp {'eq' if negated else 'ne'} {VECTOR[8]}"
-        low, high = (self.let(f"{test} {x}, zeroinitializer") for x in self.read((place, 0, 1)))
+        low, high = (self.let(f"{test} {x}, zeroinitializer") for x in self.read((vreg, 0, 1)))
         lanes = self.let(f"and i32 {self.mask}, {self.bits_of((low, high))}")
         self.bump(self.layout.guarded[at], self.counted(lanes))
         old = {slot: self.read(slot) for slot in results(micro_op)}
@@ -363,10 +363,10 @@ class MicroOps:
                 for i, slot in enumerate(operands(micro_op)[1:]):
                     kind = VECTOR[8 * slot[2]]
                     for half, value in enumerate(self.read(slot)):
-                        place = self.let(
+                        pointer = self.let(
                             f"getelementptr i8, ptr %words, i64 {LANES * slot[2] * (2 * i + half)}"
                         )
-                        self.put(f"store {kind} {value}, ptr {place}, align 8")
+                        self.put(f"store {kind} {value}, ptr {pointer}, align 8")
             function = self.pointer(self.word(helper(how)))
             numbers = [
                 memory, self.let(f"ptrtoint ptr {target} to i64"), lanes,
@@ -380,6 +380,6 @@ class MicroOps:
             kind, size = VECTOR[8 * slot[2]], slot[2]
             halves = []
             for half in range(2):
-                place = self.let(f"getelementptr i8, ptr %words, i64 {LANES * size * (2 * i + half)}")
-                halves.append(self.let(f"load {kind}, ptr {place}, align 8"))
+                pointer = self.let(f"getelementptr i8, ptr %words, i64 {LANES * size * (2 * i + half)}")
+                halves.append(self.let(f"load {kind}, ptr {pointer}, align 8"))
             self.write(slot, (halves[0], halves[1]))

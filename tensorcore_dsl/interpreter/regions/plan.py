@@ -31,7 +31,7 @@ NONE, ALONE, ALL, SHOWN = range(4)
 INPUT = "input"  # the name of a micro-operation that reads a special register
 PRODUCTS = "products"  # the name of a micro-operation of matrix products of a warp
 MOST_EDGES = 64  # labels and jumps in a region: the time that it takes to plan grows faster
-Slot = tuple[int, int, int]  # place, register of a group, bytes
+Slot = tuple[int, int, int]  # vreg, register of a group, bytes
 NOTHING: Slot = (0, 0, 0)
 
 
@@ -67,7 +67,7 @@ class MicroOp(NamedTuple):
 
 
 class RegionJump(NamedTuple):
-    """A jump to `label.at`, of the threads where the flag at a place is false; None: of all."""
+    """A jump to `label.at`, of the threads where the flag at a vreg is false; None: of all."""
 
     label: Any
     condition: int | None = None
@@ -82,8 +82,8 @@ class RegionBlock:
     micro_ops : tuple
         Micro-operations with their positions.
     jump : tuple or None
-        Target of the jump at the end, and the place of the flag that is false for threads that jump;
-        None instead of a place: all threads jump.
+        Target of the jump at the end, and the vreg of the flag that is false for threads that jump;
+        None instead of a vreg: all threads jump.
     whole : bool
         The first step needs all lanes of a warp.
     writes : int
@@ -111,11 +111,11 @@ class Region(EagerDict):
     exits : tuple of int
         Positions outside where threads may go.
     reads : dict
-        By entry position, the places that must have been written there.
+        By entry position, the vregs that must have been written there.
     writes : frozenset of int
         Places that are written where threads leave.
     kept : frozenset of int
-        `writes`, and places that must be stored where threads stop between two blocks.
+        `writes`, and vregs that must be stored where threads stop between two blocks.
     passed : frozenset of int
         Places that one block leaves for others.
     loaded : frozenset of int
@@ -207,14 +207,14 @@ def instruction_ops(
 
 def copy_ops(target: Sequence[Slot], sources: Sequence[Slot]) -> list[MicroOp]:
     """The micro-operations of a copy of registers; none if a source is overwritten before it is read."""
-    if len(target) > 1 and target[0][0] in {place for place, *_ in sources}:
+    if len(target) > 1 and target[0][0] in {vreg for vreg, *_ in sources}:
         return []
     copies = [micro_op("copy", 8 * to[2], [to, of]) for to, of in zip(target, sources, strict=True)]
     return [r for r in copies if r is not None] if None not in copies else []
 
 
 def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
-    """The places that steps read before they write them, and those that they write."""
+    """The vregs that steps read before they write them, and those that they write."""
     reads: set[int] = set()
     writes: set[int] = set()
     for step in steps:
@@ -237,19 +237,19 @@ def products_op(instr: Instruction, count: int, results: Iterable[Slot], operand
 
 @dataclass
 class RegionFlow:
-    """Reads, writes and successors of steps. Sets of places are bits of ints.
+    """Reads, writes and successors of steps. Sets of vregs are bits of ints.
 
     Attributes
     ----------
     jumps
         By position.
     live : list
-        By position, the places that may be read from there on.
+        By position, the vregs that may be read from there on.
     """
 
     steps: Sequence[Step]
     jumps: Mapping[int, RegionJump]
-    watched: Mapping[int, Iterable[int]]  # by position, places that others read there
+    watched: Mapping[int, Iterable[int]]  # by position, vregs that others read there
     live: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -292,25 +292,25 @@ class RegionFlow:
 
 
 def reads_of(step: Step) -> Iterable[int]:
-    """The places that a step reads."""
+    """The vregs that a step reads."""
     guard = () if step.guard is None else (step.guard[0],)
     return (*step.reads, *step.copies, *guard)
 
 
-def _bits(places: Iterable[int]) -> int:
+def _bits(vregs: Iterable[int]) -> int:
     bits = 0
-    for place in places:
-        bits |= 1 << place
+    for vreg in vregs:
+        bits |= 1 << vreg
     return bits
 
 
 def _places(bits: int) -> frozenset[int]:
-    places = []
+    vregs = []
     while bits:
         low = bits & -bits
-        places.append(low.bit_length() - 1)
+        vregs.append(low.bit_length() - 1)
         bits ^= low
-    return frozenset(places)
+    return frozenset(vregs)
 
 
 # -- regions -------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def region(program: Program, flow: RegionFlow, start: int, end: int) -> Region:
         for at in sorted({start, *labels})
     }
     kept = outside | (between & everything if stops else 0)
-    loaded = _union(_bits(places) for places in reads.values()) | kept
+    loaded = _union(_bits(vregs) for vregs in reads.values()) | kept
     return Region(
         start,
         end,

@@ -44,7 +44,7 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
             for at in region.reads:
                 region_runs[at] = _executing(runs[at], code, region, at, uses)
     inside = {at for region in regions for at in range(region.start, region.end)}
-    filled = program.fixed.union(place for place, _, registers in program.constants if registers is not None)
+    filled = program.fixed.union(vreg for vreg, _, registers in program.constants if registers is not None)
     program.fills[level] = any(not loop.counted for loop in program.loops.values()) or any(
         not filled.isdisjoint(reads_of(step))
         for at, step in enumerate(program.steps)
