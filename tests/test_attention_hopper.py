@@ -15,7 +15,7 @@ from tensorcore_dsl.host import has_program_assembler
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
 from tensorcore_dsl.kernels.hopper import attention as hopper
 from tensorcore_dsl.kernels.hopper.attention import AttentionConfig
-from tensorcore_dsl.kernels.host import launch
+from tensorcore_dsl.kernels.problem.recording import recorded
 from tests.attention_cases import choose, exact, module_of, operands, starts
 
 pytestmark = pytest.mark.thorough
@@ -157,7 +157,7 @@ def test_assembled_without_spills(target, case):
     if lists == "pages":
         options["block_table"] = np.zeros((2, 66), np.int32)
     q, k, v = operands(2048, 16 if lists == "pages" else 2048, dim, heads=2)
-    with tc.target("cpu", target), launch.recorded() as bound:
+    with tc.target("cpu", target), recorded() as bound:
         kernels.attention(q, k, v, return_lse=True, **options)
     assert len(bound) == 1
     check_resources(bound, target)
@@ -183,7 +183,7 @@ def test_gradients_assembled_without_spills(dim, target, options, one_pass, monk
     lists = starts([1000, 1048]) if options else None
     if one_pass is not None:
         choose(monkeypatch, one_pass)
-    with tc.target("cpu", target), launch.recorded() as bound:
+    with tc.target("cpu", target), recorded() as bound:
         kernels.attention_backward(x, x, x, x, x, lse, cu_seqlens=lists, **options)
     assert len(bound) == 3
     check_resources(bound, target)

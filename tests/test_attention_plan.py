@@ -11,7 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host import launch
+from tensorcore_dsl.kernels.problem.recording import recorded
 from tests.attention_cases import FAMILIES, choose, operands, starts
 
 
@@ -77,7 +77,7 @@ def test_the_text_has_the_tiles_of_the_launch(dim: int, splits: int, monkeypatch
     choose(monkeypatch, one_pass=True, splits=splits)
     q, k, v = operands(20, 40, dim, heads=4, shared_by=2)
     text = explained(q, k, v, causal=True)
-    with launch.recorded() as bound:
+    with recorded() as bound:
         out, lse = kernels.attention(q, k, v, causal=True, return_lse=True)
         kernels.attention_backward(q, q, k, v, out, lse, causal=True)
     configs = [one.constants["config"] for one in bound if "config" in one.constants]

@@ -15,13 +15,13 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
-from tensorcore_dsl.kernels.choosing import choice, features, menu
+from tensorcore_dsl.kernels.choosing import choice, features, menu, tuning_cache
 from tensorcore_dsl.kernels.choosing import ranking as rankings
-from tensorcore_dsl.kernels.host import families, problem_shape, tuning_cache
-from tensorcore_dsl.kernels.host.batch_invariance import ROW_PART
-from tensorcore_dsl.kernels.host.operands import BITS, GemmProblem
+from tensorcore_dsl.kernels.choosing.batch_invariance import ROW_PART
 from tensorcore_dsl.kernels.host.plan import make_plan
-from tensorcore_dsl.kernels.host.summation import Summation, summation_of
+from tensorcore_dsl.kernels.problem import families, problem_shape
+from tensorcore_dsl.kernels.problem.gemm_problem import BITS, GemmProblem
+from tensorcore_dsl.kernels.problem.summation import Summation, summation_of
 from tests.whole_numbers import BF16, E4M3, E5M2, F16
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]

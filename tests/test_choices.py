@@ -12,10 +12,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.host import describe
-from tensorcore_dsl.kernels.host import families
-from tensorcore_dsl.kernels.host.families import family_of
-from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
+from tensorcore_dsl.kernels.problem import families
+from tensorcore_dsl.kernels.problem.families import family_of
+from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
 from tests.fake_gpu import FakeGpu, OnGpu
 from tests.fuzz import product_cases
 

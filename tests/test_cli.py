@@ -19,7 +19,7 @@ from tensorcore_dsl.isa.description import constructor, describe, search
 from tensorcore_dsl.isa.effects import MEANINGS, members
 from tensorcore_dsl.kernel import installation
 from tensorcore_dsl.kernels import demo
-from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.choosing import tuning_cache
 from tensorcore_dsl.runtime import targets
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"

@@ -23,8 +23,9 @@ from tensorcore_dsl.kernels.copy_matrix import (
     copy_two_kernel,
     ctas,
 )
-from tensorcore_dsl.kernels.host import copies, padding
+from tensorcore_dsl.kernels.host import copies
 from tensorcore_dsl.kernels.host.launch import _cached as known_calls
+from tensorcore_dsl.kernels.problem import padding
 from tests.fake_gpu import fake_cupy
 from tests.fuzz.product_cases import FILL, NUMPY, Draw, laid_out, values
 

@@ -14,7 +14,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 from tensorcore_dsl.kernels.choosing.menu import F64, KINDS, WGMMA, candidates
 from tensorcore_dsl.kernels.choosing.ranking import RARE, ranking
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.split_f32 import split
 
 pytestmark = pytest.mark.thorough

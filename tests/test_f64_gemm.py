@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.ampere import gemm as ampere
 from tensorcore_dsl.kernels.choosing.menu import F64, candidates
 from tensorcore_dsl.kernels.hopper import f64_gemm as hopper
 from tensorcore_dsl.kernels.hopper.f64_operands import line_of
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 
 pytestmark = pytest.mark.thorough
 

@@ -20,7 +20,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
-from tensorcore_dsl.kernels.host.families import is_assembled
+from tensorcore_dsl.kernels.problem.families import is_assembled
 from tests.whole_numbers import BF16, E4M3, F16, RNG, exact, whole
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]

@@ -19,11 +19,16 @@ from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
-from tensorcore_dsl.kernels.host import families
-from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.planning import plan
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters, cluster_tiles, grid_size
 from tensorcore_dsl.kernels.host.scaled_gemm import is_plain
+from tensorcore_dsl.kernels.problem import families
+from tensorcore_dsl.kernels.problem.families import is_assembled, sm90_obstacle
+from tensorcore_dsl.kernels.problem.problem_shape import (
+    ProblemShape,
+    active_clusters,
+    cluster_tiles,
+    grid_size,
+)
 from tests.whole_numbers import exact, whole
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
-from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.plan import make_plan
-from tensorcore_dsl.kernels.host.summation import division
+from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
+from tensorcore_dsl.kernels.problem.summation import division
 from tests.fuzz.product_cases import NUMPY, OUTPUTS, Draw, laid_out, relu, values
 
 TYPES = ("f16", "bf16", "tf32", "f32", "f64", "s8")

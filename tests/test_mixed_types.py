@@ -10,8 +10,9 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.choosing import choice
-from tensorcore_dsl.kernels.host import copies, families, tuning_cache, warming
+from tensorcore_dsl.kernels.choosing import choice, tuning_cache
+from tensorcore_dsl.kernels.host import copies, warming
+from tensorcore_dsl.kernels.problem import families
 
 pytestmark = pytest.mark.thorough
 

@@ -15,10 +15,10 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import RowReduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts
-from tensorcore_dsl.kernels.host import families
-from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
+from tensorcore_dsl.kernels.problem import families
+from tensorcore_dsl.kernels.problem.gemm_problem import FAST
 from tensorcore_dsl.runtime import driver
 from tests import whole_numbers
 from tests.fake_gpu import fake_cupy

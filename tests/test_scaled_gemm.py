@@ -17,8 +17,8 @@ from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, HopperConfig, Hoppe
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import with_scales
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host.planning import plan
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tests.arrays import normal
 
 pytestmark = pytest.mark.thorough

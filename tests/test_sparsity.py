@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
 from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
 from tensorcore_dsl.kernels.host import sparsity
-from tensorcore_dsl.kernels.host.problem_shape import grid_size
+from tensorcore_dsl.kernels.problem.problem_shape import grid_size
 from tests.whole_numbers import exact, whole
 
 pytestmark = pytest.mark.thorough

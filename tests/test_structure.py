@@ -33,6 +33,10 @@ LEVELS = (
     TOP,
 )
 PUBLIC_MODULES = (f"{PACKAGE}.host", KERNELS)
+# Folders of the kernels from the bottom to the top. Modules directly in kernels/ lie below them, except the
+# public names and the programs, which lie above them.
+KERNEL_LEVELS = ("ampere", "hopper", "problem", "choosing", "host")
+ABOVE_FOLDERS = ("", "bench", "demo")
 
 
 # -- imports -----------------------------------------------------------------------------------
@@ -115,6 +119,25 @@ def test_folders_import_downwards():
         and not {here, there} <= set(TOP)
     ]
     assert wrong == []
+
+
+def level_of_kernels(module: str) -> int:
+    place = module.removeprefix(KERNELS).lstrip(".").partition(".")[0]
+    if place in ABOVE_FOLDERS:
+        return len(KERNEL_LEVELS) + 1
+    return KERNEL_LEVELS.index(place) + 1 if place in KERNEL_LEVELS else 0
+
+
+def test_folders_of_the_kernels_import_downwards():
+    wrong = [
+        f"{module} imports {target}"
+        for module in modules()
+        for target in imports_of(module)
+        if place_of(module) == place_of(target) == "kernels"
+        and level_of_kernels(target) > level_of_kernels(module)
+    ]
+    assert wrong == []
+    assert level_of_kernels(f"{KERNELS}.host.plan") > level_of_kernels(f"{KERNELS}.sizes")
 
 
 def test_what_makes_ir_imports_nothing_that_the_key_of_ir_omits():

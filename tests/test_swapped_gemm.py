@@ -14,7 +14,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.choosing.menu import WGMMA, as_loaded, candidates, menu
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, cluster_tiles
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape, cluster_tiles
 from tests.arrays import normal
 
 pytestmark = pytest.mark.thorough

@@ -14,14 +14,13 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.environment.json_store import read_again
-from tensorcore_dsl.kernels.choosing import choice
+from tensorcore_dsl.kernels.choosing import choice, tuning_cache
 from tensorcore_dsl.kernels.choosing.menu import F64, as_loaded
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.kernels.host.planning import plan
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, tune
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.runtime import timing, trials
 from tensorcore_dsl.runtime.timing import in_a_row
 from tensorcore_dsl.runtime.trials import progress

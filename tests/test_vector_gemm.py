@@ -15,9 +15,9 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 from tensorcore_dsl.kernels.choosing.menu import VECTORS
 from tensorcore_dsl.kernels.choosing.ranking import ranking
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.vector_tiles import vector_config
 from tensorcore_dsl.kernels.host.warming import kernels_of
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 

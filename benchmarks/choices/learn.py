@@ -39,10 +39,10 @@ from tensorcore_dsl.kernels.choosing.menu import (
     menu,
 )
 from tensorcore_dsl.kernels.hopper.config import MAX_STAGES
-from tensorcore_dsl.kernels.host import padding
-from tensorcore_dsl.kernels.host.families import family_of
-from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.problem import padding
+from tensorcore_dsl.kernels.problem.families import family_of
+from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 
 TIMINGS = RECORDED / "timings.npz"
 MEMORY = {"NVIDIA H200": 1.0, "NVIDIA H100 80GB HBM3": 0.7}  # bandwidth over that of an H200

@@ -38,10 +38,10 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.choosing.ranking import ranking
-from tensorcore_dsl.kernels.host import padding
-from tensorcore_dsl.kernels.host.families import family_of, obstacles
-from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.arrays import with_line_strides
 from tensorcore_dsl.kernels.host.warming import kernels_of
+from tensorcore_dsl.kernels.problem.families import family_of, obstacles
+from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
 
 COUNT, BEST, ROUNDS = 60, 16, 8
 BEST_MMA = 5  # configurations of mma.sync to measure if they may be faster
@@ -103,7 +103,7 @@ def arrays(case: Case) -> tuple[Any, Any, Any]:
 
     a_order, b_order = case.orders
     a, b = matrix(case.M, case.K, a_order), matrix(case.K, case.N, b_order)
-    a, b = padding.with_line_strides(a, b, describe(a), describe(b))
+    a, b = with_line_strides(a, b, describe(a), describe(b))
     return a, b, np.empty((case.M, case.N), case.out.numpy)
 
 

@@ -18,7 +18,7 @@ from benchmarks.products.gemm_gpu import tile
 from benchmarks.products.operands import draw, torch_type
 from benchmarks.tables import Table, duration, number, one_line, rate
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host.families import family_of
+from tensorcore_dsl.kernels.problem.families import family_of
 
 SIZES = gemm_cases.squares(4096, 8192)
 SHOWN = 5  # configurations of each problem

@@ -25,7 +25,7 @@ from benchmarks.products.gemm_cases import COMMON, DTYPES, PORTABLE, Case
 from benchmarks.tables import Table, duration, one_line, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import Specialisation
-from tensorcore_dsl.kernels.host.families import SM90
+from tensorcore_dsl.kernels.problem.families import SM90
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.targets import DEFAULT_ARCH, current_target, device_arch
 

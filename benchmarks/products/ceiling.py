@@ -12,7 +12,7 @@ import tensorcore_dsl as tc
 from benchmarks.gpu import TimedLaunch, time_interleaved
 from benchmarks.products.gemm_cases import DTYPES, Case
 from benchmarks.products.operands import fill
-from tensorcore_dsl.kernels.host.problem_shape import SMS
+from tensorcore_dsl.kernels.problem.problem_shape import SMS
 
 BM, BN, STAGES = 128, 256, 4  # the largest tile of a CTA
 SWIZZLE_BYTES = 128  # of K in a row of a stage

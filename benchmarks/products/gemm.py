@@ -23,7 +23,7 @@ from benchmarks.products.gemm_gpu import GpuBench, planned
 from benchmarks.products.gemm_summary import derive, notes, tables  # noqa: F401  # tables of a report
 from benchmarks.tables import duration, number, progress
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.choosing import tuning_cache
 from tensorcore_dsl.runtime.driver import cuda_available
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 

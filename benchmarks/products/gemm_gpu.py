@@ -18,7 +18,7 @@ from benchmarks.products.gemm_cases import Case
 from benchmarks.products.operands import Operands, draw, operands
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.operands import FAST
+from tensorcore_dsl.kernels.problem.gemm_problem import FAST
 
 
 class GpuBench:

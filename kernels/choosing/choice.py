@@ -11,7 +11,8 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig
-from tensorcore_dsl.kernels.choosing import menu
+from tensorcore_dsl.kernels.choosing import menu, tuning_cache
+from tensorcore_dsl.kernels.choosing.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.choosing.features import features
 from tensorcore_dsl.kernels.choosing.menu import Config, Menu, as_loaded, fits
 from tensorcore_dsl.kernels.choosing.ranking import ranking
@@ -20,11 +21,10 @@ from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm, fragments_registers
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
-from tensorcore_dsl.kernels.host import families, operands, padding, tuning_cache
-from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
-from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, cluster_tiles
-from tensorcore_dsl.kernels.host.summation import division
+from tensorcore_dsl.kernels.problem import families, padding
+from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
+from tensorcore_dsl.kernels.problem.problem_shape import SMS, ProblemShape, cluster_tiles
+from tensorcore_dsl.kernels.problem.summation import division
 
 # Microseconds of an SM for the gates of one tile of a gated product (30 timings of five sizes).
 GATED_TILE_US = 0.9
@@ -284,7 +284,7 @@ def shape_of(problem: GemmProblem, copies: tuple[padding.Copy, ...] = ()) -> Pro
         misaligned=max(misalignment(copied.a), misalignment(copied.b)),
         store_by_threads=families.stores_without_tma(copied.d),
         has_epilogue=copied.epilogue is not None or copied.beta != 0,
-        promoted=copied.dtype in (tc.e4m3, tc.e5m2) and copied.accumulate != operands.FAST,
+        promoted=copied.dtype in (tc.e4m3, tc.e5m2) and copied.accumulate != FAST,
         out_bytes=copied.d.type.dtype.itemsize,
         products=3 if copied.multiplied_as == tc.f32 else 1,
         a_align=copied.a.type.align,

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorcore_dsl.kernels.choosing.menu import F64, FRAGMENTS, PARTS, VECTORS, Menu
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES
-from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape
+from tensorcore_dsl.kernels.problem.problem_shape import SMS, ProblemShape
 from tensorcore_dsl.kernels.sizes import cdiv
 
 # What one SM of an H200 does in a cycle, by the data sheet; CACHE_BYTES and DRAM_BYTES_PER_US are measured.

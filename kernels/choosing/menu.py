@@ -23,7 +23,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.f64_gemm import resident_ctas
 from tensorcore_dsl.kernels.hopper.promotion import part_width
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape, active_clusters
 from tensorcore_dsl.kernels.sizes import cdiv
 
 # Kinds of kernels. WGMMA: all types but f32. PARTS, FRAGMENTS: f32 by wgmma, from parts in memory or

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe, stream_handle
+from tensorcore_dsl.host import Description, describe, stream_handle
+from tensorcore_dsl.kernels.problem.padding import COLUMNS, ROWS, VECTOR_BYTES
+from tensorcore_dsl.kernels.sizes import cdiv
 
 TERMS = 16  # K of zeros for an empty K: rows of 16 bytes or more, as TMA reads them
 
@@ -141,3 +143,26 @@ def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
     if library == "cupy":
         return cuda.ExternalStream(stream_handle(stream))  # type: ignore[no-any-return]
     return cuda.stream(cuda.ExternalStream(stream_handle(stream), like.device))  # type: ignore[no-any-return]
+
+
+def with_line_stride(x: Any, description: Description, axis: int) -> Any:
+    """Give the axis of one element of a single row or column a larger stride than 1.
+
+    No access uses this stride, but kernels take an axis of stride 1 for the contiguous one. axis: the
+    axis (-1 or -2) to call contiguous if both have one element. Other arrays are returned unchanged.
+    """
+    if 0 in description.shape or not all(description.type.unit[-2:]):
+        return x
+    single = -3 - axis
+    if description.shape[single] != 1:
+        axis, single = single, axis
+    if description.shape[single] != 1:
+        return x
+    strides = list(description.strides)
+    strides[single] = cdiv(description.shape[axis], VECTOR_BYTES) * VECTOR_BYTES
+    return restrided(x, tuple(strides))
+
+
+def with_line_strides(a: Any, b: Any, in_a: Description, in_b: Description) -> tuple[Any, Any]:
+    """Apply `with_line_stride` to A and B, with K as the contiguous axis."""
+    return with_line_stride(a, in_a, ROWS), with_line_stride(b, in_b, COLUMNS)

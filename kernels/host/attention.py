@@ -17,12 +17,12 @@ from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig, atten
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
 from tensorcore_dsl.kernels.host.arguments import check_ascends, described, f32_number, on_host, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
-from tensorcore_dsl.kernels.host.families import check_family, gives_registers, has_wgmma
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank, result_array_of_type
 from tensorcore_dsl.kernels.host.overlap import check_written
-from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import cached_workspace
+from tensorcore_dsl.kernels.problem.families import check_family, gives_registers, has_wgmma
+from tensorcore_dsl.kernels.problem.problem_shape import SMS
 from tensorcore_dsl.kernels.sizes import cdiv
 
 MAX_DEPTH = 256  # Accumulators of 64 x D take D / 2 registers of a thread.

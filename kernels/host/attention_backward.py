@@ -32,8 +32,8 @@ from tensorcore_dsl.kernels.host.attention import (
     with_check,
 )
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
-from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import scratch
+from tensorcore_dsl.kernels.problem.problem_shape import SMS
 from tensorcore_dsl.kernels.sizes import cdiv
 
 # Heads of k and v that advance together in the list of tiles, so that concurrent tiles of a head visit

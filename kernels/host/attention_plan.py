@@ -16,7 +16,7 @@ from tensorcore_dsl.kernels.hopper.attention_query_gradients import BN as QUERY_
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.attention import check_lists, checked_problem, chosen_family, configured
 from tensorcore_dsl.kernels.host.attention_backward import configured_gradients
-from tensorcore_dsl.kernels.host.summation import Summation
+from tensorcore_dsl.kernels.problem.summation import Summation
 from tensorcore_dsl.kernels.sizes import cdiv
 
 

@@ -17,10 +17,11 @@ from tensorcore_dsl.kernels.copy_matrix import (
     copy_two_kernel,
     ctas,
 )
-from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream, transposed
-from tensorcore_dsl.kernels.host.launch import bind, is_recording, launch_nothing
-from tensorcore_dsl.kernels.host.padding import ROWS, Copy, padded_shape, with_line_stride
+from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream, transposed, with_line_stride
+from tensorcore_dsl.kernels.host.launch import bind, launch_nothing
 from tensorcore_dsl.kernels.host.workspace import scratch
+from tensorcore_dsl.kernels.problem.padding import ROWS, Copy, padded_shape
+from tensorcore_dsl.kernels.problem.recording import is_recording
 
 Launch = Callable[..., None]
 Pairs = list[tuple[Any, Any]]  # sources and targets

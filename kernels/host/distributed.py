@@ -18,9 +18,9 @@ from tensorcore_dsl.host import current_devices, current_target, key_function, t
 from tensorcore_dsl.kernels.hopper import distributed_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.host.arguments import described
-from tensorcore_dsl.kernels.host.families import has_wgmma
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank
-from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
+from tensorcore_dsl.kernels.problem.families import has_wgmma
+from tensorcore_dsl.kernels.problem.problem_shape import SMS, grid_size
 from tensorcore_dsl.kernels.sizes import cdiv
 
 # Tiles, and the relative time of an element of one: narrow tiles load more for each product, and two

@@ -9,9 +9,9 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.launch import recorded
 from tensorcore_dsl.kernels.host.plan import Plan
 from tensorcore_dsl.kernels.host.planning import plan
+from tensorcore_dsl.kernels.problem.recording import recorded
 
 _OF_PLAN = ("beta", "alpha", "accumulate", "epilogue", "precision", "bits", "family", "config")
 

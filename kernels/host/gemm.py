@@ -3,9 +3,8 @@
 A repeated call finds its launch in the dispatch cache. A new call passes through these modules:
 
     operands     describe and check the operands
-    plan         plan the launch; kernels/choosing chooses family and configuration, or takes the
-                 tuned one from tuning_cache
-    padding      find operands whose layout no kernel takes; copies.py copies them
+    plan         plan the launch; kernels/choosing chooses family and configuration
+    copies       copy operands whose layout no kernel takes, see kernels/problem/padding.py
     launch       bind the plan to its kernel, and keep it for the next call
 """
 
@@ -21,9 +20,9 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import check_stream, describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
-from tensorcore_dsl.kernels.host import operands, padding
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import element_type, present
-from tensorcore_dsl.kernels.host.arrays import astype, on_stream, zero_factors
+from tensorcore_dsl.kernels.host.arrays import astype, on_stream, with_line_strides, zero_factors
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
@@ -33,13 +32,14 @@ from tensorcore_dsl.kernels.host.launch import (
     without_terms,
 )
 from tensorcore_dsl.kernels.host.mixed_gemm import check_packed, mixed_gemm
-from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
 from tensorcore_dsl.kernels.host.sparse_gemm import check_sparse, sparse_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
+from tensorcore_dsl.kernels.problem import padding
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem, accumulator_dtype
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 
@@ -222,7 +222,7 @@ def _prepare(
     d, in_d = operands.result_array(a, out, dtype, shape, options.out_dtype)
     operands.check_precision(dtype, options.precision)
     operands.check_bits(options.bits)
-    row_dtype = operands.accumulator_dtype(dtype)
+    row_dtype = accumulator_dtype(dtype)
     rows = make_row_reduction_result(options.row_reductions, row_out, shape, row_dtype)
     allocate = rows.allocate if rows else None
     scalars = operands.convert_scalars(dtype, options.alpha, options.beta)
@@ -260,7 +260,7 @@ def _bind(
 ) -> Callable[..., None]:
     """Plan a product and bind its launch; single rows and columns get the strides of whole lines."""
     a, b, *others = arguments
-    views = partial(padding.with_line_strides, in_a=problem.a, in_b=problem.b)
+    views = partial(with_line_strides, in_a=problem.a, in_b=problem.b)
     a_view, b_view = views(a, b)
     plan = make_plan(replace(problem, a=describe(a_view), b=describe(b_view)), family, config)
     padding.announced(plan.copies)
@@ -294,7 +294,7 @@ def _launch_of_empty(
             if has_elements and beta == 0:
                 d[...] = 0
             elif has_elements:  # round like the kernels: to the type of the sums first
-                product = astype(c, operands.sum_dtype(problem.dtype)) * beta
+                product = astype(c, accumulator_dtype(problem.dtype)) * beta
                 d[...] = product.astype(d.dtype) if isinstance(c, np.ndarray) else product
 
     return fill

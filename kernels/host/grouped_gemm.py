@@ -12,10 +12,9 @@ from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.choosing.choice import choose_grouped
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
-from tensorcore_dsl.kernels.host import operands, padding
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import check_ascends, described, on_host
 from tensorcore_dsl.kernels.host.arrays import zero_factors
-from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -25,7 +24,10 @@ from tensorcore_dsl.kernels.host.launch import (
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
-from tensorcore_dsl.kernels.host.problem_shape import active_clusters
+from tensorcore_dsl.kernels.problem import padding
+from tensorcore_dsl.kernels.problem.families import check_sm90, check_supported
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY
+from tensorcore_dsl.kernels.problem.problem_shape import active_clusters
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
 
@@ -37,7 +39,7 @@ def grouped_gemm(
     out: Any = None,
     epilogue: Epilogue | None = None,
     epilogue_args: Mapping[str, Any] | None = None,
-    bits: str = operands.ANY,
+    bits: str = ANY,
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:

@@ -7,10 +7,9 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import TRAITS, k_grouped_gemm_kernel
-from tensorcore_dsl.kernels.host import operands, padding
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import on_stream
-from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.grouped_gemm import with_check
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
@@ -21,7 +20,10 @@ from tensorcore_dsl.kernels.host.launch import (
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
-from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
+from tensorcore_dsl.kernels.problem import padding
+from tensorcore_dsl.kernels.problem.families import check_sm90, check_supported
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY
+from tensorcore_dsl.kernels.problem.problem_shape import active_clusters, cluster_tiles
 
 DEFAULT = HopperConfig(BN=192).with_stages()
 
@@ -32,7 +34,7 @@ def k_grouped_gemm(
     offsets: Any,
     *,
     out: Any = None,
-    bits: str = operands.ANY,
+    bits: str = ANY,
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:

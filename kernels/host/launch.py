@@ -5,9 +5,7 @@ A call whose operands and options are known costs one key, one look-up and one l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,53 +25,11 @@ from tensorcore_dsl.host import (
 from tensorcore_dsl.kernels.host.arguments import described, is_array, shown
 from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like, on_stream
 from tensorcore_dsl.kernels.host.operands import check_bits
+from tensorcore_dsl.kernels.problem.recording import Bound, is_recording, recorder
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue, split_args
 
 MAX_ENTRIES = 1024  # beyond, the oldest goes
 _cached: dict[Any, Any] = {}
-_recorder: ContextVar[list[Bound] | None] = ContextVar("_recorder", default=None)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A launch that is not made: kernel, types and shapes of arguments, Const values and configuration.
-
-    shapes: of the arrays among the arguments, by name.
-    """
-
-    kernel: tc.Kernel
-    types: tuple[Any, ...]
-    constants: dict[str, Any]
-    arch: str
-    grid: Any
-    threads: int
-    pdl: bool
-    shapes: dict[str, tuple[int, ...]]
-
-    @property
-    def key(self) -> Any:
-        """Equal keys mean equal machine code."""
-        return self.kernel, self.types, tuple(sorted(self.constants.items())), self.arch
-
-    def compile(self) -> None:
-        """Compile the kernel, or find it in the cache on disk."""
-        _ = self.kernel.specialised(self.types, self.constants, self.arch).cubin
-
-
-@contextmanager
-def recorded() -> Iterator[list[Bound]]:
-    """Context that lists the kernels that calls bind; calls inside launch nothing."""
-    bound: list[Bound] = []
-    token = _recorder.set(bound)
-    try:
-        yield bound
-    finally:
-        _recorder.reset(token)
-
-
-def is_recording() -> bool:
-    """Whether a `recorded` context is active, so that calls launch nothing."""
-    return _recorder.get() is not None
 
 
 def bind(
@@ -91,8 +47,8 @@ def bind(
     options: values of the kernel's Const parameters. pdl: programmatic dependent launch, which
     lets the kernel start before the previous kernel of the stream has ended.
     """
-    recorder = _recorder.get()
-    if recorder is not None:
+    launches = recorder()
+    if launches is not None:
         runtime, constants = kernel.split(operands, options)
         types = kernel.types_of(runtime)
         shapes = {
@@ -100,7 +56,7 @@ def bind(
             for name, x, kind in zip(kernel.runtime_names, runtime, types, strict=True)
             if isinstance(kind, tc.ArrayType)
         }
-        recorder.append(Bound(kernel, types, constants, target_arch().name, grid, threads, pdl, shapes))
+        launches.append(Bound(kernel, types, constants, target_arch().name, grid, threads, pdl, shapes))
         return launch_nothing
     configured = kernel.configured(grid, threads, stream=stream, pdl=pdl)
     if current_target() == "cpu":

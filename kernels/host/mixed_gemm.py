@@ -18,7 +18,11 @@ from tensorcore_dsl.kernels.hopper.mixed_gemm import SLAB, HopperMixedConfig, ho
 from tensorcore_dsl.kernels.hopper.packed_gemm import packed_gemm, packed_stages
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, present, vector_bytes
-from tensorcore_dsl.kernels.host.families import (
+from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c
+from tensorcore_dsl.kernels.host.overlap import check_written
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
+from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
+from tensorcore_dsl.kernels.problem.families import (
     check_family,
     check_supported,
     gives_registers,
@@ -26,14 +30,10 @@ from tensorcore_dsl.kernels.host.families import (
     has_wgmma,
     stores_without_tma,
 )
-from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c
-from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
-from tensorcore_dsl.kernels.host.overlap import check_written
-from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
-from tensorcore_dsl.kernels.host.padding import VECTOR_BYTES
-from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
-from tensorcore_dsl.kernels.host.problem_shape import SMS
-from tensorcore_dsl.kernels.host.summation import summation_of_packed
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
+from tensorcore_dsl.kernels.problem.padding import VECTOR_BYTES
+from tensorcore_dsl.kernels.problem.problem_shape import SMS
+from tensorcore_dsl.kernels.problem.summation import summation_of_packed
 from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import EpilogueCall, check_epilogue
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, describe
-from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.arguments import described, element_type, f32_number, number, present, shown
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
-from tensorcore_dsl.kernels.user_functions import EpilogueCall
+from tensorcore_dsl.kernels.problem.gemm_problem import BITS, FAST, accumulator_dtype
 
-FAST = "fast"  # fp8 accumulation that stays in the tensor cores
 PRECISIONS = ("f32", "tf32")  # precisions of f32 products, the default first
-# Accepted orders of summation: any, or one for all M.
-ANY, BATCH_INVARIANT = BITS = ("any", "batch_invariant")
 # Element type of A and B -> element types that D may have, the default first.
 OUTPUTS: dict[tc.DType, tuple[tc.DType, ...]] = {
     tc.f16: (tc.f16, tc.f32),
@@ -36,83 +30,6 @@ MIXED = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
 # Element types of C, except for products of integers.
 ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
 S32_ADDENDS = (tc.s32, tc.s16, tc.s8, tc.u16, tc.u8)
-
-
-@dataclass(frozen=True)
-class GemmProblem:
-    """D = epilogue(alpha A B + beta C): descriptions of the operands, and the options.
-
-    A is [batch x] M x K, B is [batch x] K x N, C and D are [batch x] M x N. Pointers in the
-    descriptions are those of the arrays that the call was prepared with.
-    """
-
-    a: Description
-    b: Description
-    c: Description | None
-    d: Description
-    alpha: float = 1
-    beta: float = 0
-    accumulate: Any = None
-    epilogue: Callable[..., Any] | EpilogueCall | None = None
-    row_reductions: tuple[RowReduction, ...] = ()
-    precision: str | None = None
-    bits: str = ANY
-
-    @classmethod
-    def of(cls, a: Any, b: Any, c: Any, d: Any, **options: Any) -> GemmProblem:
-        """Make the problem of these arrays, described but not checked."""
-        in_c = None if c is None else describe(c, "c")
-        return cls(describe(a, "a"), describe(b, "b"), in_c, describe(d, "d"), **options)
-
-    @property
-    def dtype(self) -> tc.DType:
-        """Element type of A. B has the same type, or one of the same row of MIXED."""
-        return self.a.type.dtype
-
-    @property
-    def multiplied_as(self) -> tc.DType:
-        """Element type of the kernel: tf32 for f32 with precision "tf32", s8 for u8, else A's type."""
-        return tc.tf32 if self.precision == "tf32" else tc.s8 if self.dtype == tc.u8 else self.dtype
-
-    @property
-    def M(self) -> int:
-        return self.a.shape[-2]
-
-    @property
-    def N(self) -> int:
-        return self.b.shape[-1]
-
-    @property
-    def K(self) -> int:
-        return self.a.shape[-1]
-
-    @property
-    def contiguous(self) -> GemmProblem:
-        """Replace the operands by operands without gaps, and D by a row-major one.
-
-        K is contiguous in an operand of a single row or column.
-        """
-        a, b = (contiguous(x, axis, x.type.unit[-2]) for x, axis in ((self.a, -1), (self.b, -2)))
-        return replace(self, a=a, b=b, d=contiguous(self.d, -1, by_columns=False))
-
-    @property
-    def batch(self) -> int | None:
-        """Matrices of the batch; None for a single product."""
-        return self.d.shape[0] if len(self.d.shape) == 3 else None
-
-    @property
-    def a_k_major(self) -> bool:
-        """Whether K is contiguous in A."""
-        return self.a.type.unit[-1]
-
-    @property
-    def b_k_major(self) -> bool:
-        """Whether K is contiguous in B."""
-        return self.b.type.unit[-2]
-
-    @property
-    def reads_c(self) -> bool:
-        return self.c is not None and self.beta != 0
 
 
 def describe_operands(
@@ -187,23 +104,6 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
     unit = tuple(stride == 1 for stride in strides)
     kind = replace(c.type, ndim=len(shape), unit=unit)
     return c._replace(type=kind, shape=shape, strides=strides)
-
-
-def contiguous(x: Description, axis: int, by_columns: bool) -> Description:
-    """Describe the operand without gaps, at an aligned address.
-
-    by_columns: whether columns are contiguous instead of rows. axis: the contiguous axis, -1 or -2,
-    of a single row or column, and of an operand whose axes both have stride 1.
-    """
-    *batch, rows, cols = x.shape
-    by_columns = by_columns and (axis == -2 or not x.type.unit[-1])
-    if 1 in (rows, cols):
-        by_columns = axis == -2
-    line = rows if by_columns else cols
-    strides = (rows * cols,) * len(batch) + ((1, line) if by_columns else (line, 1))
-    align = math.gcd(16, line * x.type.dtype.itemsize)
-    unit = tuple(stride == 1 for stride in strides)
-    return x._replace(type=replace(x.type, align=align, unit=unit), strides=strides)
 
 
 def _size(x: Description) -> str:
@@ -291,19 +191,9 @@ def _described_result(
     return description
 
 
-def accumulator_dtype(dtype: tc.DType) -> tc.DType:
-    """Type of the accumulators of products of `dtype` in the epilogue."""
-    return tc.s32 if not dtype.is_float else tc.f64 if dtype == tc.f64 else tc.f32
-
-
-def sum_dtype(dtype: tc.DType) -> tc.DType:
-    """Default type of the sums of products of `dtype`."""
-    return tc.f64 if dtype == tc.f64 else accumulator_dtype(dtype)
-
-
 def check_accumulate(dtype: tc.DType, accumulate: Any) -> None:
     """Refuse `accumulate` unless it is None, f32 (s32 of s8, f64 of f64), f16 of f16, or FAST of fp8."""
-    default = sum_dtype(dtype)
+    default = accumulator_dtype(dtype)
     known = isinstance(accumulate, (tc.DType, str, type(None)))  # comparisons of arrays give arrays
     if known and (accumulate in (None, default) or (dtype, accumulate) == (tc.f16, tc.f16)):
         return

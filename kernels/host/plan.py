@@ -13,26 +13,27 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, html_table, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.choosing import choice
+from tensorcore_dsl.kernels.choosing.batch_invariance import check_config
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS, f32_fragments_gemm, f32_gemm
 from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, resident_ctas
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
-from tensorcore_dsl.kernels.host import families, operands, padding
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import vector_bytes
-from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
-from tensorcore_dsl.kernels.host.families import SM80, SM90, VECTORS, has_wgmma, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, bind, bind_with_c, launch_nothing
-from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
-from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
-from tensorcore_dsl.kernels.host.summation import Summation, summation_of
 from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
+from tensorcore_dsl.kernels.problem import families, padding
+from tensorcore_dsl.kernels.problem.families import SM80, SM90, VECTORS, has_wgmma, stores_without_tma
+from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem, accumulator_dtype
+from tensorcore_dsl.kernels.problem.problem_shape import SMS, grid_size
+from tensorcore_dsl.kernels.problem.summation import Summation, summation_of
 from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
@@ -320,7 +321,7 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
         kernel=row_reduction.gemm_with_rows,
         traits=replace(plan.traits, row_reductions=reductions),
         extra=(("gemm", plan.kernel),),
-        partials=(shape, operands.accumulator_dtype(problem.dtype)),
+        partials=(shape, accumulator_dtype(problem.dtype)),
     )
 
 
@@ -357,7 +358,7 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
     if config.split_k == 1:
         return Plan(kernel, config, traits, grid, extra, streamk=streamk)
     _check_split_k(problem, config)
-    dtype = operands.accumulator_dtype(problem.dtype)
+    dtype = accumulator_dtype(problem.dtype)
     vec_d = 16 if problem.N * dtype.itemsize % 16 == 0 else dtype.itemsize
     of_parts = replace(traits, has_c=False, scaled=False, epilogue=None, vec_d=vec_d)
     return Plan(kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype)

@@ -9,11 +9,10 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
-from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arrays import zero_factors
+from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host.arrays import with_line_strides, zero_factors
 from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
 from tensorcore_dsl.kernels.host.mixed_gemm import check_packed, describe_packed, plan_mixed
-from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
 from tensorcore_dsl.kernels.host.row_reductions import check_row_reductions
@@ -24,6 +23,7 @@ from tensorcore_dsl.kernels.host.sparse_gemm import (
     zero_sparse_factors,
 )
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
 from tensorcore_dsl.kernels.user_functions import check_epilogue, named_arguments
 
 
@@ -105,7 +105,7 @@ def plan(  # noqa: PLR0913
     if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # like `gemm`
         a, b = zero_factors(a, b)
         in_a, in_b = describe(a), describe(b)
-    in_a, in_b = map(describe, padding.with_line_strides(a, b, in_a, in_b))
+    in_a, in_b = map(describe, with_line_strides(a, b, in_a, in_b))
     problem = GemmProblem(
         in_a,
         in_b,

@@ -14,10 +14,9 @@ from tensorcore_dsl.kernels.choosing.choice import choose, choose_promoted
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
-from tensorcore_dsl.kernels.host import operands, padding
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, is_array, number
 from tensorcore_dsl.kernels.host.arrays import zero_factors, zero_terms
-from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -28,7 +27,10 @@ from tensorcore_dsl.kernels.host.launch import (
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.problem import padding
+from tensorcore_dsl.kernels.problem.families import check_sm90, check_supported, stores_without_tma
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
@@ -46,7 +48,7 @@ def scaled_gemm(
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
     epilogue_args: Mapping[str, Any] | None = None,
-    bits: str = operands.ANY,
+    bits: str = ANY,
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:

@@ -13,15 +13,16 @@ from tensorcore_dsl.host import Description, check_stream
 from tensorcore_dsl.kernels.choosing.choice import choose_sparse
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
-from tensorcore_dsl.kernels.host import families, operands, padding
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import TERMS, zero_terms
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c, without_terms
-from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress
-from tensorcore_dsl.kernels.host.summation import summation_of_sparse
+from tensorcore_dsl.kernels.problem import families, padding
+from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
+from tensorcore_dsl.kernels.problem.summation import summation_of_sparse
 from tensorcore_dsl.kernels.user_functions import EpilogueCall, check_epilogue
 
 log = logging.getLogger(__name__)

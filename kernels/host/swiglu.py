@@ -9,10 +9,9 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.choosing.choice import choose_swiglu
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
-from tensorcore_dsl.kernels.host import operands, padding
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import zero_factors
-from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -22,6 +21,9 @@ from tensorcore_dsl.kernels.host.launch import (
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
+from tensorcore_dsl.kernels.problem import padding
+from tensorcore_dsl.kernels.problem.families import check_sm90, check_supported
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
 
@@ -33,7 +35,7 @@ def swiglu(
     out: Any = None,
     epilogue: Epilogue | None = None,
     epilogue_args: Mapping[str, Any] | None = None,
-    bits: str = operands.ANY,
+    bits: str = ANY,
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:

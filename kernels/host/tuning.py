@@ -22,16 +22,18 @@ from tensorcore_dsl.host import (
     fastest_first,
     in_a_row,
 )
+from tensorcore_dsl.kernels.choosing import tuning_cache
+from tensorcore_dsl.kernels.choosing.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.choosing.choice import choose_family, is_open, kinds_of, ranked_configs, shape_of
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import operands, tuning_cache
-from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
-from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
+from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host.arrays import with_line_strides
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.padding import converted, gemm_copies, with_copies, with_line_strides
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.problem.families import FAMILIES, family_of, is_assembled, obstacles
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
+from tensorcore_dsl.kernels.problem.padding import converted, gemm_copies, with_copies
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
 F32_CANDIDATES = 24  # configurations of both families together
@@ -54,7 +56,7 @@ def tune(  # noqa: PLR0913
     epilogue: Epilogue | None = None,
     epilogue_args: Mapping[str, Any] | None = None,
     precision: str | None = None,
-    bits: str = operands.ANY,
+    bits: str = ANY,
     candidates: Iterable[Any] | None = None,
     remember: bool = True,
     timer: Timer | None = None,

@@ -23,8 +23,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import cache_directory, cores, current_target, target_arch
 from tensorcore_dsl.kernels.host.arguments import element_type
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.launch import Bound, recorded
 from tensorcore_dsl.kernels.host.operands import OUTPUTS
+from tensorcore_dsl.kernels.problem.recording import Bound, recorded
 
 ROWS = tuple(1 << i for i in range(14))
 # N and K: squares, and the layers of models of 7 to 70 billion parameters.

@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import JsonStore, cuda_driver
-from tensorcore_dsl.kernels.host.families import FAMILIES, family_of
-from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
-from tensorcore_dsl.kernels.host.padding import strided_copy
+from tensorcore_dsl.kernels.problem.families import FAMILIES, family_of
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
+from tensorcore_dsl.kernels.problem.padding import strided_copy
 
 STORE = JsonStore("gemm-tuning.json")
 

@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_mma
-from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem, sum_dtype
+from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem, accumulator_dtype
 from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.split_f32 import SLAB
 from tensorcore_dsl.kernels.user_functions import name_of
@@ -263,7 +263,7 @@ def _instruction(dtype: tc.DType, in_f16: bool, hopper: bool, arch: str) -> tupl
         mma = select_wgmma(wide, wide, 64, sums_in)
     else:
         shape = getattr(tc.mma, f"m16n8k{MMA_DEPTHS[element]}")
-        mma = shape(element, element, sums_in or sum_dtype(element))
+        mma = shape(element, element, sums_in or accumulator_dtype(element))
     try:
         return 1 if element == tc.f64 else mma.shape[2], tensor_core_arithmetic(mma, arch)
     except ValueError as error:

@@ -18,9 +18,9 @@ from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.s8_gemm import s8_gemm
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
-from tensorcore_dsl.kernels.host.launch import is_recording
-from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.problem.recording import is_recording
 
 # Name of a family -> class of its configurations: "sm80" uses mma.sync, "sm90" wgmma and TMA.
 FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}

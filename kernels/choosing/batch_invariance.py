@@ -13,9 +13,9 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.choosing.ranking import invariant_split
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.families import SM90, has_wgmma
-from tensorcore_dsl.kernels.host.operands import ANY, BATCH_INVARIANT, GemmProblem
-from tensorcore_dsl.kernels.host.summation import Config, Summation, summation_of
+from tensorcore_dsl.kernels.problem.families import SM90, has_wgmma
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY, BATCH_INVARIANT, GemmProblem
+from tensorcore_dsl.kernels.problem.summation import Config, Summation, summation_of
 
 ROW_PART = 128  # columns of a part in row reductions
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, target_arch
-from tensorcore_dsl.kernels.host.arrays import restrided
-from tensorcore_dsl.kernels.host.families import has_negative_stride, has_wgmma, stores_without_tma
-from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.problem.families import has_negative_stride, has_wgmma, stores_without_tma
+from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
 from tensorcore_dsl.kernels.sizes import cdiv
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
@@ -55,29 +54,6 @@ class Copy:
     def converted(self, x: Description) -> Description:
         """Describe the argument with elements of the copy's type."""
         return x._replace(type=replace(x.type, dtype=self.dtype)) if self.dtype else x
-
-
-def with_line_stride(x: Any, description: Description, axis: int) -> Any:
-    """Give the axis of one element of a single row or column a larger stride than 1.
-
-    No access uses this stride, but kernels take an axis of stride 1 for the contiguous one. axis: the
-    axis (-1 or -2) to call contiguous if both have one element. Other arrays are returned unchanged.
-    """
-    if 0 in description.shape or not all(description.type.unit[-2:]):
-        return x
-    single = -3 - axis
-    if description.shape[single] != 1:
-        axis, single = single, axis
-    if description.shape[single] != 1:
-        return x
-    strides = list(description.strides)
-    strides[single] = cdiv(description.shape[axis], VECTOR_BYTES) * VECTOR_BYTES
-    return restrided(x, tuple(strides))
-
-
-def with_line_strides(a: Any, b: Any, in_a: Description, in_b: Description) -> tuple[Any, Any]:
-    """Apply `with_line_stride` to A and B, with K as the contiguous axis."""
-    return with_line_stride(a, in_a, ROWS), with_line_stride(b, in_b, COLUMNS)
 
 
 # -- necessary copies -----------------------------------------------------------------------------
