@@ -120,11 +120,11 @@ def load_k_tiles(pipeline, tile, state, load_stage):
         if columns.holds(tile.n):
             load(pipeline)
         else:
-            load(pipeline.at_edge(False, True))
+            load(pipeline.with_edge_tiles(False, True))
     elif columns.holds(tile.n):
-        load(pipeline.at_edge(True, False))
+        load(pipeline.with_edge_tiles(True, False))
     else:
-        load(pipeline.at_edge(True, True))
+        load(pipeline.with_edge_tiles(True, True))
 
 
 # -- consumers --------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class OperandTiles:
         Size of the array along `axis`.
     adjacent : int
         Adjacent boxes that one CTA loads.
-    at_edge : OperandTiles or None
+    edge_tiles : OperandTiles or None
         The tiles in smaller boxes, for a tile that reaches beyond the array. None: boxes are the
         same everywhere.
     """
@@ -58,14 +58,14 @@ class OperandTiles:
     axis: int
     extent: Any = None
     adjacent: int = 1
-    at_edge: Any = None
+    edge_tiles: Any = None
 
     major: ClassVar[str] = "k"
 
     @property
     def maps(self):
         """All tensor maps of the array."""
-        return (self.map,) if self.at_edge is None else (self.map, self.at_edge.map)
+        return (self.map,) if self.edge_tiles is None else (self.map, self.edge_tiles.map)
 
     @property
     def rows(self):
@@ -79,7 +79,7 @@ class OperandTiles:
 
     def holds(self, origin):
         """Whether a tile with first row `origin` needs no smaller boxes."""
-        return True if self.at_edge is None else origin + self.rows <= self.extent
+        return True if self.edge_tiles is None else origin + self.rows <= self.extent
 
     def load(self, slab, batch, origin, k, full):
         """Load this CTA's boxes of a slab by TMA, multicast to all CTAs that need them.
@@ -101,7 +101,7 @@ class OperandTiles:
             pred = None if shares % ctas == 0 else box < self.boxes
             target = self.smem[slab, box * rows : box * rows + rows]
             first = origin + box * rows
-            if self.at_edge is None:  # else the tile lies inside
+            if self.edge_tiles is None:  # else the tile lies inside
                 first = tc.select(first < self.extent, first, 0)
             index = (*batch, *in_array_order(self.axis, first, k))
             target = target.T if self.axis else target  # (row, k) or (k, column)
@@ -173,10 +173,10 @@ class Pipeline:
     # k_tiles of an iteration of the mainloop; divides the number of k_tiles
     stages_at_once: ClassVar[int] = 1
 
-    def at_edge(self, of_rows: bool, of_columns: bool):
+    def with_edge_tiles(self, of_rows: bool, of_columns: bool):
         """The stages filled in smaller boxes, for a tile that reaches beyond A, or beyond B."""
         names = ("a",) * of_rows + self.of_columns * of_columns
-        return replace(self, **{name: getattr(self, name).at_edge for name in names})
+        return replace(self, **{name: getattr(self, name).edge_tiles for name in names})
 
     @property
     def mma_in_flight(self):
@@ -271,19 +271,19 @@ def make_k_major_tiles(array, side: int, rows: int, depth: int, config, axis=Non
         shape = config.stages * config.k_slabs, rows, depth
         smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
     boxes = largest_divisor(rows // SWIZZLE_ROWS, multicast.ctas) if rows % SWIZZLE_ROWS == 0 else 1
-    share, at_edge = rows // boxes, None
+    share, edge_tiles = rows // boxes, None
     smaller = smaller_boxes(share)
     matrix = (1,) * (array.ndim - 2)
     # If CTAs have no equal shares, some load nothing, by predicates: one box is enough.
     if smaller > 1 and boxes == multicast.ctas:
         box = in_array_order(axis, share // smaller, depth)
         map = tc.tensor_map(array, matrix + box, swizzle=row_bytes)
-        at_edge = OperandTiles(map, smem, boxes * smaller, multicast, axis, size, smaller)
+        edge_tiles = OperandTiles(map, smem, boxes * smaller, multicast, axis, size, smaller)
         if share > MAX_BOX:
-            return at_edge
+            return edge_tiles
     box = in_array_order(axis, share, depth)
     map = tc.tensor_map(array, matrix + box, swizzle=row_bytes)
-    return OperandTiles(map, smem, boxes, multicast, axis, size, at_edge=at_edge)
+    return OperandTiles(map, smem, boxes, multicast, axis, size, edge_tiles=edge_tiles)
 
 
 def smaller_boxes(rows: int) -> int:
