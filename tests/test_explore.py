@@ -14,8 +14,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.checking.variations import one_switch, variations
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Schedule, Switch, order_of
 from tensorcore_dsl.kernels import tutorial
-from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
 from tests.arrays import normal
 
 HERE = __file__

@@ -14,9 +14,9 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
 from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST
 from tests.whole_numbers import BF16, E4M3, E5M2, F16, exact, whole

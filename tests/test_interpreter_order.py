@@ -10,9 +10,9 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError
-from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
 from tests.arrays import normal
 
 SEEDS = range(8)

@@ -15,9 +15,9 @@ import tensorcore_dsl as tc
 from examples import flash_attention
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tests.sync_mutants import applied, mutants_of, survives
 from tests.whole_numbers import whole

@@ -1,6 +1,6 @@
 """GEMMs on several GPUs that overlap with NVLink: all-gather of A, reduce-scatter or all-reduce of D.
 
-Each rank runs one persistent kernel of bf16_gemm.py, in which the ranks exchange rows of tiles:
+Each rank runs one persistent kernel of wgmma_gemm.py, in which the ranks exchange rows of tiles:
 
     all_gather_gemm       A thread beside the TMA producer pushes the rank's rows of A to the other
                           ranks, and counts them there. Tiles start with the rank's own rows, then
@@ -22,14 +22,6 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import consume as consume_tiles
-from tensorcore_dsl.kernels.hopper.bf16_gemm import (
-    launch,
-    load_k_tiles,
-    load_stage,
-    run_warpgroups,
-    select_wgmma,
-)
 from tensorcore_dsl.kernels.hopper.cluster import multicast_of
 from tensorcore_dsl.kernels.hopper.config import (
     PRODUCER_CONSUMER_REGISTERS,
@@ -50,6 +42,14 @@ from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
 from tensorcore_dsl.kernels.hopper.pipeline import OperandTiles, make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile, make_tile_scheduler
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume as consume_tiles
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
+    launch,
+    load_k_tiles,
+    load_stage,
+    run_warpgroups,
+    select_wgmma,
+)
 
 PUSHED_ROWS, PUSHED_COLUMNS = 16, 256  # box in which rows of A go to a peer: 8 KB of 16-bit elements
 BLOCK = 64  # rows of D for each counter

@@ -2,7 +2,7 @@
 
 An f32 is the sum of two tf32 (split_f32.py), `high` and `low`. Tensor cores truncate their sums
 (docs/fidelity.md), which would drift over a long K. So they sum no more than 32 of K, and f32
-additions, which round to nearest, accumulate these sums (promotion.py). bf16_gemm.py describes the
+additions, which round to nearest, accumulate these sums (promotion.py). wgmma_gemm.py describes the
 parts that the kernels share.
 
 Two kernels give the same bits:
@@ -24,7 +24,6 @@ from dataclasses import replace
 from functools import partial
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import produce, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     TRANSPOSER_CONSUMER_REGISTERS,
@@ -45,6 +44,7 @@ from tensorcore_dsl.kernels.hopper.transposition import (
     place_of_row,
     row_fragments,
 )
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import produce, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.split_f32 import SLAB, split, split_all
 
 HIGH, LOW = 0, 1  # slabs of a stage
@@ -139,7 +139,7 @@ def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
 
 
 def load_stage(pipeline, tile, stage, k, full):
-    """Load a stage, from element `k` of K on, see bf16_gemm.load_stage.
+    """Load a stage, from element `k` of K on, see wgmma_gemm.load_stage.
 
     The right tile goes into the slab of its `high` part.
     """

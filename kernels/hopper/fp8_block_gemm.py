@@ -2,7 +2,7 @@
 
 Every 128 of K of a row of A have one scale, and every 128 x 128 block of B. A stage is 128 of K
 deep; its products are scaled when they are added to the f32 accumulators (promotion.py). A second
-producer warp loads the scales of each stage. bf16_gemm.py describes the other parts.
+producer warp loads the scales of each stage. wgmma_gemm.py describes the other parts.
 """
 
 from dataclasses import replace
@@ -10,7 +10,6 @@ from functools import partial
 from math import gcd
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import gemm_pipeline, launch, run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import (
     SMEM_BYTES,
     SMEM_RESERVED,
@@ -22,6 +21,7 @@ from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, promotion_registers
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import gemm_pipeline, launch, run_warpgroups, select_wgmma
 
 BLOCK = 128  # elements of K, and columns of B, that share a scale
 PREFETCH = 4  # stages whose scales are in flight

@@ -1,13 +1,13 @@
 """D = epilogue(alpha A B + beta C) in e4m3 or e5m2 (D: bf16, f16 or f32) with `wgmma`, for sm_90a.
 
 `fp8_gemm` accumulates in the tensor cores alone ("fast"). `promoted_fp8_gemm` adds up sums of 128
-of K in f32 (promotion.py). bf16_gemm.py describes the parts.
+of K in f32 (promotion.py). wgmma_gemm.py describes the parts.
 """
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma, warp_specialized_gemm
 
 
 @tc.kernel

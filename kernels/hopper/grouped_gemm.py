@@ -2,18 +2,18 @@
 
 The tiles of all groups form one list that the persistent CTAs share, so that small groups fill the
 chip too. A tile at the end of a group also multiplies rows of the next group, and does not store
-them. bf16_gemm.py describes the parts.
+them. wgmma_gemm.py describes the parts.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import Epilogue, store_rows
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import store_vectors
 from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma, warp_specialized_gemm
 
 MAX_GROUPS = 512
 

@@ -3,16 +3,21 @@
 D[g] is the product of the columns of A and the rows of B from offsets[g] to offsets[g + 1]: the
 gradient of the matrices of `grouped_gemm`. Tiles of all D[g] form one list that the persistent CTAs
 share. A group begins at any k. Its last stage may hold columns and rows of the next group, which
-the consumers replace by zeros. bf16_gemm.py describes the parts.
+the consumers replace by zeros. wgmma_gemm.py describes the parts.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import load_stage, mma_stage, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
+    load_stage,
+    mma_stage,
+    select_wgmma,
+    warp_specialized_gemm,
+)
 
 TRAITS = HopperTraits(a_k_major=False, b_k_major=False)
 

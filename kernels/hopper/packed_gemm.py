@@ -6,7 +6,7 @@ numbers, and rounded to 16 bits once. So one set of accumulators has the sums of
 consumer multiplies up to 256 rows of X. A single scale for the whole of K multiplies the sums in f32.
 
 A stage is 64 elements of K deep. Products of one stage run while the weights of the next one become
-operands, in other registers. bf16_gemm.py describes the other parts.
+operands, in other registers. wgmma_gemm.py describes the other parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tensorcore_dsl.kernels.ampere.mixed_gemm import (
     load_words,
     make_dequantiser,
 )
-from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, produce, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import (
     SMEM_BYTES,
     SMEM_RESERVED,
@@ -33,6 +32,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.mixed_gemm import BULK_ALIGN, SLAB, vector_places
 from tensorcore_dsl.kernels.hopper.pipeline import Pipeline, k_tile_range, make_barriers, make_k_major_tiles
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume, produce, select_wgmma, warp_specialized_gemm
 
 CHUNK_STAGES = CHUNK // SLAB
 REGISTERS = (40, 232)  # of a thread of the producer and of each of two consumers

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import product
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import PRODUCER_CONSUMER_REGISTERS, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma, warp_specialized_gemm
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
 MAX_PART = 128  # columns that wider tiles multiply at a time

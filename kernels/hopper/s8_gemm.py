@@ -1,13 +1,13 @@
 """D = epilogue(alpha A B + beta C) in s8 or u8 (D: s32) with `wgmma`, for sm_90a.
 
-bf16_gemm.py describes the parts.
+wgmma_gemm.py describes the parts.
 """
 
 from dataclasses import replace
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma, warp_specialized_gemm
 
 
 @tc.kernel

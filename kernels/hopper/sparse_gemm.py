@@ -1,7 +1,7 @@
 """D = epilogue(alpha A B + beta C) with a 2:4 sparse A and `wgmma.sp`, for sm_90a.
 
 Types: f16, bf16, tf32, e4m3, e5m2 (D: f32 or narrower) and s8 (D: s32). A stage is 128 bytes of K
-deep, of which A stores 64, and holds A's metadata too (sparse_packing.py). bf16_gemm.py describes
+deep, of which A stores 64, and holds A's metadata too (sparse_packing.py). wgmma_gemm.py describes
 the other parts.
 """
 
@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, produce, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
 from tensorcore_dsl.kernels.hopper.pipeline import Pipeline, make_barriers, make_k_major_tiles
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume, produce, warp_specialized_gemm
 
 KEEP_FIRST = 0x44444444  # metadata that keep the first elements of every chunk
 MMA_K = {8: 64, 16: 32, 32: 16}  # K of one wgmma.sp, by the bits of an element

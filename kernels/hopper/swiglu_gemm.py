@@ -1,7 +1,7 @@
 """silu(X G) * (X U) in bf16 or f16 with `wgmma`, for sm_90a: both products in one tile.
 
 A stage holds columns of G, then as many of U, and one wgmma multiplies both. Each thread therefore
-holds a gate and the element that it gates, and only the result is written. bf16_gemm.py describes
+holds a gate and the element that it gates, and only the result is written. wgmma_gemm.py describes
 the parts.
 """
 
@@ -10,7 +10,6 @@ from functools import partial
 from typing import ClassVar
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import launch, produce, run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import store_elements
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
@@ -23,6 +22,7 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_k_major_tiles,
 )
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import launch, produce, run_warpgroups, select_wgmma
 
 
 @tc.kernel

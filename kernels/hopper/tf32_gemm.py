@@ -1,12 +1,12 @@
 """D = epilogue(alpha A B + beta C) in tf32 with `wgmma`, for sm_90a.
 
-Operands are f32; the hardware reads their upper 19 bits. bf16_gemm.py describes the parts.
+Operands are f32; the hardware reads their upper 19 bits. wgmma_gemm.py describes the parts.
 """
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.transposition import transposed_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma, warp_specialized_gemm
 
 
 @tc.kernel

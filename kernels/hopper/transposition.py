@@ -23,7 +23,6 @@ from itertools import product
 from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, mma_stage, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import same_place
 from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles, make_mn_major_tiles, make_operands
@@ -34,6 +33,7 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_barriers,
     make_k_major_tiles,
 )
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume, mma_stage, select_wgmma, warp_specialized_gemm
 
 TRANSPOSERS = 3  # warps; the first one of the producer issues the loads
 PART = 4  # rows and columns that a lane exchanges: 16 bytes

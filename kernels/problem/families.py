@@ -12,12 +12,12 @@ from tensorcore_dsl.host import Description, current_target
 from tensorcore_dsl.kernels.ampere import gemm as ampere
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.ampere.vector_gemm import f64_vector_gemm, tf32_vector_gemm, vector_gemm
-from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.s8_gemm import s8_gemm
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.problem.recording import is_recording

@@ -10,7 +10,7 @@ cluster computes one tile). Inside a CTA
 
 so that loads, products and stores of different tiles overlap. A kernel with K-major operands is
 
-    bf16_gemm.py         the kernel's body and the mainloops
+    wgmma_gemm.py        the kernel's body and the mainloops
     pipeline.py          stages, mbarriers, TMA loads
     epilogue.py          from accumulators to D
     tile_scheduler.py    which tiles a CTA computes
