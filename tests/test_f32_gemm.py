@@ -25,7 +25,7 @@ SMALL = {
     "sm80": AmpereConfig(BM=64, BN=64, WM=32, WN=32),
     "sm90": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2),
     "fragments": HopperConfig(BM=64, BN=64, stages=2),
-    "fragments of B": HopperConfig(BM=64, BN=64, stages=2, swapped=True),
+    "fragments of B": HopperConfig(BM=64, BN=64, stages=2, swap_ab=True),
 }
 
 
@@ -172,7 +172,7 @@ def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name, swapped
 
     Two layouts for each configuration: they differ in the loads of either operand alone.
     """
-    config = HopperConfig(**{"stages": 3, "swapped": swapped, **FRAGMENTS[name]})
+    config = HopperConfig(**{"stages": 3, "swap_ab": swapped, **FRAGMENTS[name]})
     for orders in (("CC", "FF"), ("CF", "FC"))[swapped]:
         if config.BN % 32 and orders[not swapped] == ("F" if swapped else "C"):
             continue  # K is not contiguous in the operand whose tile has BN columns
@@ -188,7 +188,7 @@ def test_fragments_in_batches_and_with_row_reductions():
     for x, y in ((a, b), (a, b[0])):
         want, of_rows = kernels.gemm(x, y, config=config, row_reductions=rows)
         for swapped in (False, True):
-            split = HopperConfig(BM=64, BN=64, stages=2, swapped=swapped)
+            split = HopperConfig(BM=64, BN=64, stages=2, swap_ab=swapped)
             assert kernels.gemm(x, y, config=split).tobytes() == want.tobytes()
         found = kernels.gemm(x, y, config=HopperConfig(BM=64, BN=64, stages=2), row_reductions=rows)
         assert [z.tobytes() for z in found] == [want.tobytes(), of_rows.tobytes()]
@@ -201,7 +201,7 @@ def test_lines_that_tma_cannot_read_are_split_in_memory():
     with tc.target("cpu", "sm_90a"):
         usual = kernels.plan(a, np.ascontiguousarray(b), None, None).config
         found = kernels.plan(a, b, None, None).config
-    assert usual.k_slabs == 1 and usual.swapped
+    assert usual.k_slabs == 1 and usual.swap_ab
     assert found.k_slabs == 2 and found.split_k == usual.split_k
     with pytest.raises(tc.ArgumentError, match="without a copy, and b has neither rows nor columns"):
         kernels.gemm(a, b, config=usual)
@@ -246,7 +246,7 @@ def test_all_kernels_are_ranked_together():
         (F32, {"config": HopperConfig(BM=64, BN=64, stages=1, mma_in_flight=0)}, "two stages or more"),
         (
             F32,
-            {"config": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, swapped=True)},
+            {"config": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, swap_ab=True)},
             "of f32 with k_slabs=1",
         ),
         (F32, {"config": AmpereConfig(split_k=4)}, "K is 64: not every part of K has a tile"),

@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     **{
         f"scaled: {field}": (scaled, (F, F.T, F_SCALES, W_SCALES), {"config": HopperConfig(BN=64, stages=3, **{field: value})},
                              f"takes no {field}={value}")
-        for field, value in {"pingpong": True, "split_k": 2, "k_slabs": 2, "swapped": True}.items()
+        for field, value in {"pingpong": True, "split_k": 2, "k_slabs": 2, "swap_ab": True}.items()
     },
     # requantised
     "requantised: None": (requantised, (S, S.T, None), {}, "scale is None (NoneType); it must be a number, or an f32 array"),
@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "requantised: no axes": (requantised, (S, S.T, np.array(0.5, np.float32)), {}, "scale holds f32 of shape ()"),
     "requantised: batch": (requantised, (S[None], S.T, 0.5), {}, "a has shape (1, 64, 64); 2 axes are needed"),
     "requantised: out": (requantised, (S, S.T, 0.5), {"out": S}, "out shares memory with a"),
-    "requantised: swapped": (requantised, (S, S.T, 0.5), {"config": HopperConfig(swapped=True)}, "takes no swapped=True"),
+    "requantised: swapped": (requantised, (S, S.T, 0.5), {"config": HopperConfig(swap_ab=True)}, "takes no swap_ab=True"),
     # plan
 }  # fmt: skip
 

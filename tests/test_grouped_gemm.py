@@ -146,7 +146,7 @@ def test_gates_alike_are_checked_once(monkeypatch):
         kernels.swiglu(None, gate, up)
 
 
-NO_PART: list[Any] = [dict(cluster_m=2), dict(split_k=2), dict(swapped=True)]
+NO_PART: list[Any] = [dict(cluster_m=2), dict(split_k=2), dict(swap_ab=True)]
 
 
 @pytest.mark.parametrize("changes", NO_PART, ids=str)

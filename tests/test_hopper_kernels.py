@@ -148,7 +148,7 @@ SWAPPED_TF32 = {
 def test_swapped_tf32(name):
     """A transposed result of 32 bits; its lines are stored by TMA, or by threads."""
     of_a, of_b = name[-2:]
-    config = HopperConfig(**SWAPPED_TF32[name], swapped=True)
+    config = HopperConfig(**SWAPPED_TF32[name], swap_ab=True)
     for N in (136, 135):
         a, b = whole(100, 200, dtype=np.float32, order=of_a), whole(200, 136, dtype=np.float32, order=of_b)
         d = np.full((100, N), 77, np.float32)
@@ -283,7 +283,7 @@ EIGHTS = [
 @pytest.mark.parametrize("changes", EIGHTS, ids=str)
 def test_tiles_of_an_odd_number_of_eight_columns(changes, swapped):
     """Stored by TMA, by vectors and by elements, to 16 and to 32 bits."""
-    config = HopperConfig(**{"BM": 64, "stages": 2, "swapped": swapped, **changes})
+    config = HopperConfig(**{"BM": 64, "stages": 2, "swap_ab": swapped, **changes})
     for N, out in ((336, F16), (332, F16), (337, F16), (336, np.float32))[: 3 if swapped else 4]:
         a, b = whole(201, 200, dtype=F16), whole(200, N, dtype=F16, order="F")
         d = np.zeros((201, N), out)
@@ -293,7 +293,7 @@ def test_tiles_of_an_odd_number_of_eight_columns(changes, swapped):
 
 AT_EDGES = [
     dict(BM=128, BN=128), dict(BM=128, BN=64, cluster_m=2), dict(BM=64, BN=128, cluster_n=2),
-    dict(BM=128, BN=64, swapped=True, cluster_m=2),
+    dict(BM=128, BN=64, swap_ab=True, cluster_m=2),
     dict(BM=320, BN=32), dict(BM=384, BN=32, pingpong=True),
 ]  # fmt: skip
 

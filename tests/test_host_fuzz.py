@@ -199,7 +199,7 @@ def odd_thing(draw: random.Random) -> Any:
             kernels.HopperConfig(),
             kernels.HopperConfig(BN=64, stages=2),
             kernels.HopperConfig(split_k=2, BN=64),
-            kernels.HopperConfig(swapped=True),
+            kernels.HopperConfig(swap_ab=True),
             kernels.HopperConfig(pingpong=True),
             kernels.AmpereConfig(),
             kernels.AmpereConfig(split_k=2),

@@ -255,7 +255,7 @@ def test_choices_follow_the_problem():
         choose(ProblemShape(M, N, 4096)) for M, N in ((8192, 8192), (16, 28672), (1000, 1000))
     )
     assert (large.BM, large.pingpong) == (128, True)
-    assert few.swapped and 16 <= few.BN <= 32
+    assert few.swap_ab and 16 <= few.BN <= 32
     assert small.BM * small.BN <= 128 * 128
     assert not choose(ProblemShape(8192, 8192, 4096), is_plain).pingpong
 

@@ -183,7 +183,7 @@ def test_every_synchronisation_of_the_wgmma_kernel_is_needed_and_missed(text):
 
 
 def swapped(BM: int, BN: int, stages: int = 2, **fields: Any) -> HopperConfig:
-    return HopperConfig(BM=BM, BN=BN, stages=stages, swapped=True, **fields)
+    return HopperConfig(BM=BM, BN=BN, stages=stages, swap_ab=True, **fields)
 
 
 def rounded(q: Any, scales: Any, zeros: Any, x_type: Any) -> np.ndarray:
@@ -396,7 +396,7 @@ def test_the_fastest_configuration_is_chosen():
 @pytest.mark.parametrize(
     "config, message",
     [
-        (HopperConfig(), "need swapped=True"),
+        (HopperConfig(), "need swap_ab=True"),
         (swapped(192, 64), "need a BM of 64 or 128"),
         (swapped(320, 16, pingpong=True), "need a BM of 64 or 128"),
         (swapped(128, 256, pingpong=True), "need at most 128 accumulators"),

@@ -166,8 +166,8 @@ def test_products_without_kernels_say_what_has_them(arch, text):
 
 
 CONFIGS = [
-    (FLOATS[0], kernels.HopperConfig(BM=64, BN=64, stages=3, swapped=True), {}),
-    (FLOATS[0], kernels.HopperConfig(BM=64, BN=64, stages=3, swapped=True), {"accumulate": "fast"}),
+    (FLOATS[0], kernels.HopperConfig(BM=64, BN=64, stages=3, swap_ab=True), {}),
+    (FLOATS[0], kernels.HopperConfig(BM=64, BN=64, stages=3, swap_ab=True), {"accumulate": "fast"}),
     (FLOATS[1], kernels.HopperConfig(BM=128, BN=96, stages=3), {}),
     (FLOATS[1], kernels.HopperConfig(BM=128, BN=64, stages=3, split_k=2), {"accumulate": "fast"}),
     (INTEGERS[0], kernels.HopperConfig(BM=128, BN=64, stages=3, split_k=2), {}),

@@ -40,7 +40,7 @@ def bits(x: Any) -> list[int]:
 
 def both(a: Any, b: Any, *others: Any, usual: Any = USUAL, **options: Any) -> tuple[Any, Any]:
     """What the usual tile gives, and a swapped one."""
-    config = HopperConfig(**{"stages": 3, **options.pop("tile"), "swapped": True})
+    config = HopperConfig(**{"stages": 3, **options.pop("tile"), "swap_ab": True})
     return tuple(kernels.gemm(a, b, *others, config=config, **options) for config in (usual, config))
 
 
@@ -91,7 +91,7 @@ def test_batches_and_sums_in_f16():
 
 REFUSED = {
     "s8": (np.ones((64, 64), np.int8), {}, "not a product of s8"),
-    "f32": (np.ones((64, 64), np.float32), {"config": replace(USUAL, k_slabs=2, stages=2, swapped=True)}, "not a product of f32"),
+    "f32": (np.ones((64, 64), np.float32), {"config": replace(USUAL, k_slabs=2, stages=2, swap_ab=True)}, "not a product of f32"),
     "f32 result": (operand(64, 64), {"out_dtype": tc.f32}, "not D of f32"),
     "rows": (operand(64, 64), {"row_reductions": (kernels.RowReduction("max"),)}, "not row_reductions"),
 }  # fmt: skip
@@ -102,13 +102,13 @@ REFUSED = {
 def test_what_is_refused(name):
     a, options, message = REFUSED[name]
     with pytest.raises(tc.ArgumentError, match=message):
-        kernels.gemm(a, a.T, **{"config": replace(USUAL, swapped=True), **options})
+        kernels.gemm(a, a.T, **{"config": replace(USUAL, swap_ab=True), **options})
 
 
 def test_choices_with_row_reductions_are_not_swapped():
     a, b = operand(72, 64), operand(64, 300)
     found = [
-        kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swapped
+        kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swap_ab
         for rows in ((), (kernels.RowReduction("sum"),))
     ]
     assert found == [True, False]
@@ -122,8 +122,8 @@ def test_boxes_of_columns_that_lie_side_by_side():
         {"BN": 80},
         {"BN": 208, "BM": 128},
         {"BN": 96, "pingpong": True},
-        {"BN": 96, "swapped": True},
-        {"BN": 112, "cluster_m": 2, "swapped": True},
+        {"BN": 96, "swap_ab": True},
+        {"BN": 112, "cluster_m": 2, "swap_ab": True},
         {"BN": 176, "cluster_m": 2},
     ):
         assert bits(kernels.gemm(a, b, config=replace(USUAL, **changes))) == bits(usual)
@@ -134,7 +134,7 @@ def test_stages_have_room_for_whole_boxes():
     along, across = ProblemShape(512, 512, 512), ProblemShape(512, 512, 512, b_k_major=False)
     assert as_loaded(config, along) == config
     assert as_loaded(config, across) == replace(config, stages=HopperConfig(BM=128, BN=128).max_stages)
-    assert as_loaded(replace(config, swapped=True), across) == replace(config, swapped=True)
+    assert as_loaded(replace(config, swap_ab=True), across) == replace(config, swap_ab=True)
 
 
 def test_rows_are_reduced_by_others():
@@ -145,8 +145,8 @@ def test_rows_are_reduced_by_others():
         for M in range(16, 300, 16):
             operands = a[:M], b, None, d[:M]
             reduced = kernels.plan(*operands, row_reductions=(kernels.RowReduction("max"),)).config
-            assert not reduced.swapped
-            found.append(kernels.plan(*operands).config.swapped)
+            assert not reduced.swap_ab
+            found.append(kernels.plan(*operands).config.swap_ab)
     assert any(found)
 
 
@@ -154,11 +154,11 @@ def test_rows_are_reduced_by_others():
 def test_candidates():
     """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
     shape = ProblemShape(300, 4096, 4096)
-    assert any(c.swapped for c in menu().configs)
-    assert any(c.swapped for c in candidates(shape, (WGMMA,)).configs)
+    assert any(c.swap_ab for c in menu().configs)
+    assert any(c.swap_ab for c in candidates(shape, (WGMMA,)).configs)
     for changes in ({"itemsize": 1}, {"itemsize": 4, "out_bytes": 4}):
-        assert any(c.swapped for c in candidates(replace(shape, **changes), (WGMMA,)).configs)
+        assert any(c.swap_ab for c in candidates(replace(shape, **changes), (WGMMA,)).configs)
     for changes in ({"has_epilogue": True}, {"itemsize": 1, "out_bytes": 4}, {"out_bytes": 4}):
-        assert not any(c.swapped for c in candidates(replace(shape, **changes), (WGMMA,)).configs)
+        assert not any(c.swap_ab for c in candidates(replace(shape, **changes), (WGMMA,)).configs)
     tall = HopperConfig(BM=128, BN=64)
-    assert cluster_tiles(replace(tall, swapped=True), 64, 512) == cluster_tiles(tall, 512, 64) == 4
+    assert cluster_tiles(replace(tall, swap_ab=True), 64, 512) == cluster_tiles(tall, 512, 64) == 4

@@ -70,7 +70,7 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
     a, b = operands()
     d = np.zeros((512, 256), BF16)
     rule = plan(a, b, None, d).config
-    wanted = {"BN": 32, "cluster_n": 2, "swapped": False}
+    wanted = {"BN": 32, "cluster_n": 2, "swap_ab": False}
     found = tune(a, b, timer=timer(slow_but(wanted)), device=GPU)
     assert {name: vars(found.best)[name] for name in wanted} == wanted
     assert found.seconds == 1.0 and found.best != rule

@@ -239,7 +239,7 @@ def _shapes(problem: GemmProblem) -> Callable[[Any], ProblemShape]:
 
 def _has_few_stages(config: HopperConfig, shape: ProblemShape) -> bool:
     """Whether partial sums left room for fewer stages, as they did in former kernels."""
-    seen = shape.swapped if config.swapped else shape
+    seen = shape.swapped if config.swap_ab else shape
     columns = config.loaded_columns(seen.b_k_major, seen.itemsize)
     most = config.stages_of(columns, buffers=2)
     return config.split_k > 1 and config.stages < min(most, MAX_STAGES)

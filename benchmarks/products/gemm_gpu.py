@@ -134,7 +134,7 @@ def tile(config: Any) -> str:
     AB.
     """
     usual = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "streamk_units": 0}
-    usual |= {"pingpong": False, "swapped": False}
+    usual |= {"pingpong": False, "swap_ab": False}
     fields = usual | vars(config)
     cluster = f"c{fields['cluster_m']}" + f"x{fields['cluster_n']}" * (fields["cluster_n"] > 1)
     words = [
@@ -144,7 +144,7 @@ def tile(config: Any) -> str:
         f"k{fields['split_k']}" if fields["split_k"] > 1 else "",
         f"u{fields['streamk_units']}" if fields["streamk_units"] else "",
         "pp" if fields["pingpong"] else "",
-        "t" if fields["swapped"] else "",
+        "t" if fields["swap_ab"] else "",
     ]
     return " ".join(part for part in words if part)
 

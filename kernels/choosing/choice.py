@@ -102,7 +102,7 @@ def _is_feasible(problem: GemmProblem, config: Config) -> bool:
         room = min(target_arch().shared_kib * 1024, SMEM_BYTES)
         fitting = config.is_of_vectors or tile + SMEM_RESERVED <= room
         return fitting and (config.split_k == 1 or not in_f16)
-    if config.swapped and reduces:
+    if config.swap_ab and reduces:
         return False
     if problem.multiplied_as != tc.f32:
         return True

@@ -148,7 +148,7 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
 
     memory: bandwidth of the measured GPU's memory over that of an H200.
     """
-    shape, where = problem.seen_by(menu.swapped), np.where
+    shape, where = problem.seen_by(menu.swap_ab), np.where
     M, N, K, batch, itemsize = shape.M, shape.N, shape.K, shape.batch, shape.itemsize
     launch = _waves(menu, shape)
     step = _step(menu, shape, launch)
@@ -182,7 +182,7 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
         "split_k": menu.split_k,
         "streamk": streamk,
         "pingpong": menu.pingpong,
-        "swapped": menu.swapped,
+        "swap_ab": menu.swap_ab,
         "k_slabs": menu.k_slabs,
         "multicast": menu.cluster_m * menu.cluster_n,
         "itemsize": itemsize,

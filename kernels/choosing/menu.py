@@ -94,7 +94,7 @@ FIELDS = (
     "streamk_units",
     "k_slabs",
     "pingpong",
-    "swapped",
+    "swap_ab",
     "consumers",
 )
 
@@ -183,10 +183,10 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     for kind in set(menu.kind.tolist()):
         of_kind, suits = menu.kind == kind, rules[kind]
         configs = menu.select(of_kind)
-        suitable[of_kind] = np.where(configs.swapped, suits(configs, shape.swapped), suits(configs, shape))
+        suitable[of_kind] = np.where(configs.swap_ab, suits(configs, shape.swapped), suits(configs, shape))
     # Swap AB stores transposed tiles: of 16-bit or tf32 results, without an epilogue.
     refused = shape.out_bytes != (4 if shape.itemsize == 4 else 2) or shape.has_epilogue
-    return suitable & ~(refused & (menu.kind == WGMMA) & (menu.swapped > 0))
+    return suitable & ~(refused & (menu.kind == WGMMA) & (menu.swap_ab > 0))
 
 
 def _suits_wgmma(menu: Menu, shape: ProblemShape) -> Any:
@@ -275,12 +275,12 @@ def _suits_vectors(menu: Menu, shape: ProblemShape) -> Any:
 
 def as_loaded(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
     """Reduce the stages to those that fit with the boxes of B in its layout."""
-    computed = shape.swapped if config.swapped else shape
+    computed = shape.swapped if config.swap_ab else shape
     most = config.stages_of(config.loaded_columns(computed.b_k_major, computed.itemsize))
     return config if config.stages <= most else replace(config, stages=most)
 
 
 def fits(config: HopperConfig, shape: ProblemShape) -> bool:
     """Whether a wgmma configuration can load the operands of a problem."""
-    computed = shape.swapped if config.swapped else shape
+    computed = shape.swapped if config.swap_ab else shape
     return bool(is_loaded(Menu.of((config,), (WGMMA,)), computed)[0])

@@ -56,7 +56,7 @@ class HopperConfig:
     split_k : int
         Parts of K. The CTAs of a cluster sum one part of K each and add up their sums. With
         multicast, cluster_m * cluster_n CTAs with different tiles sum one part.
-    swapped : bool
+    swap_ab : bool
         Swap AB: the kernel computes the transpose of D. A tile has BM columns and BN rows of D, so
         that a D with few rows fills the tiles. The bits are the same.
 
@@ -77,7 +77,7 @@ class HopperConfig:
     mma_in_flight: int = 1
     pingpong: bool = False
     split_k: int = 1
-    swapped: bool = False
+    swap_ab: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -279,16 +279,16 @@ class HopperTraits:
 
     def staging_buffers(self, config: HopperConfig, itemsize: int) -> int:
         """Staging buffers of a consumer, see `HopperConfig.staging_buffers`."""
-        k_major = self.a_k_major if config.swapped else self.b_k_major
+        k_major = self.a_k_major if config.swap_ab else self.b_k_major
         return config.staging_buffers(config.loaded_columns(k_major, itemsize))
 
     def in_fragments(self, config: HopperConfig, itemsize: int) -> bool:
         """Whether consumers read fragments of the left operand of wgmma: 32 bits, MN-major."""
-        return itemsize == 4 and not (self.b_k_major if config.swapped else self.a_k_major)
+        return itemsize == 4 and not (self.b_k_major if config.swap_ab else self.a_k_major)
 
     def transposes(self, config: HopperConfig, itemsize: int) -> bool:
         """Whether warps transpose tiles of the right operand of wgmma: 32 bits, MN-major."""
-        return itemsize == 4 and not (self.a_k_major if config.swapped else self.b_k_major)
+        return itemsize == 4 and not (self.a_k_major if config.swap_ab else self.b_k_major)
 
     @property
     def needs_registers(self) -> bool:

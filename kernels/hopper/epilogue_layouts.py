@@ -24,7 +24,7 @@ MAX_AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stor
 
 def make_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int = 2):
     """The epilogue that stores D as it lies. buffers: staging buffers of each consumer."""
-    if config.swapped:
+    if config.swap_ab:
         return make_swapped_epilogue(d, config, traits, buffers)
     narrowest = column_parts(config.stored_columns, d.dtype.itemsize)[-1]
     if not traits.store_by_threads and narrowest * d.dtype.itemsize >= MIN_BOX_BYTES:

@@ -131,7 +131,7 @@ def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
 def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
     """The pipeline: a stage has a slab of the left operand, and two of the right one for its parts."""
     operands = (a, 0, traits.a_k_major), (b, 1, traits.b_k_major)
-    left, right = operands[::-1] if config.swapped else operands
+    left, right = operands[::-1] if config.swap_ab else operands
     tiles_a = make_tiles(*left, 0, config.BM, SLAB, config)
     tiles_b = make_tiles(*right, 1, config.BN, SLAB, replace(config, k_slabs=2))
     ready = make_ready(config)
@@ -266,7 +266,7 @@ def k_major_fragments(tile, mma, row):
 def multiply_fragments(pipeline, mma, products, parts, stage):
     """Issue the products of a stage. The terms have the order of A and B, also with swap AB."""
     for i, (of_a, of_b) in enumerate(TERMS):
-        of_left, of_right = (of_b, of_a) if pipeline.config.swapped else (of_a, of_b)
+        of_left, of_right = (of_b, of_a) if pipeline.config.swap_ab else (of_a, of_b)
         products = tc.wgmma_async(
             mma, products, parts[of_left], pipeline.b.smem[2 * stage + of_right], accumulate=i > 0
         )

@@ -37,7 +37,7 @@ def make_tiles(array, axis: int, k_major: bool, side: int, rows: int, depth: int
 def make_operands(a, b, config: HopperConfig, traits: HopperTraits, make=make_tiles):
     """Tiles of the left and of the right operand of wgmma: A and B, or B and A with swap AB."""
     operands = (a, 0, traits.a_k_major), (b, 1, traits.b_k_major)
-    left, right = operands[::-1] if config.swapped else operands
+    left, right = operands[::-1] if config.swap_ab else operands
     depth = SWIZZLE_BYTES // a.dtype.itemsize
     return make(*left, 0, config.BM, depth, config), make(*right, 1, config.BN, depth, config)
 

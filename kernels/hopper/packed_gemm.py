@@ -49,7 +49,7 @@ def packed_gemm(
     alpha: tc.f32,
     beta: tc.f32,
     format: tc.Const = WeightFormat(tc.s4),
-    config: tc.Const = HopperConfig(swapped=True),
+    config: tc.Const = HopperConfig(swap_ab=True),
     traits: tc.Const = HopperTraits(),
 ):
     """Operands as for ampere/mixed_gemm.py. Scales of groups have X's type. Grid: at most one CTA per SM."""

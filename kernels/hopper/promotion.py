@@ -25,7 +25,7 @@ def promoted_gemm(a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperT
     """D = epilogue(alpha A B + beta C) with promotion. consumer_options: of `consume_promoted`."""
     width = part_width(config)
     warp_specialized_gemm(
-        select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped),
+        select_wgmma(a.dtype, b.dtype, config.BN, swap_ab=config.swap_ab),
         a,
         b,
         c,

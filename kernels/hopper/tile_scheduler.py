@@ -37,7 +37,7 @@ def strided_tiles(count: Any, config: Any, consumer: Any = None) -> Any:
 def covered_shape(d: Any, config: Any) -> tuple[Any, ...]:
     """Shape of the matrix that tiles cover: of D, or of its transpose with swap AB."""
     *batch, M, N = d.shape
-    return (*batch, N, M) if config.swapped else d.shape
+    return (*batch, N, M) if config.swap_ab else d.shape
 
 
 @dataclass

@@ -54,13 +54,13 @@ def bf16_gemm(
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
 
-def select_wgmma(a, b, columns: int, acc=None, source=None, swapped: bool = False):
+def select_wgmma(a, b, columns: int, acc=None, source=None, swap_ab: bool = False):
     """The wgmma instruction for element types a and b: 64 rows, `columns` columns, 32 bytes of K.
 
     acc: type of the accumulators; f32, or s32 for integers, if None. source: of A, "registers";
-    shared memory if None. swapped: the instruction multiplies elements of b by those of a.
+    shared memory if None. swap_ab: the instruction multiplies elements of b by those of a.
     """
-    if swapped:
+    if swap_ab:
         a, b = b, a
     shape = getattr(tc.wgmma, f"m64n{columns}k{32 // a.itemsize}")
     if a == tc.f32:  # f32 operands are multiplied as tf32

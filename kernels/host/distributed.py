@@ -356,9 +356,9 @@ def _check_config(config: HopperConfig, rows: int, dtype: tc.DType) -> None:
             f"each rank has {rows} rows; they are whole tiles of {high} rows with {config}: {other}pad the "
             f"rows to a multiple of {high}"
         )
-    if config.cluster_n > 1 or config.split_k > 1 or config.k_slabs > 1 or config.swapped or config.pingpong:
+    if config.cluster_n > 1 or config.split_k > 1 or config.k_slabs > 1 or config.swap_ab or config.pingpong:
         raise tc.ArgumentError(
-            f"products on several GPUs take no cluster_n, split_k, k_slabs, swapped or pingpong: {config}"
+            f"products on several GPUs take no cluster_n, split_k, k_slabs, swap_ab or pingpong: {config}"
         )
 
 

@@ -116,7 +116,7 @@ def gemm(  # noqa: PLR0913
         Kernels with mma.sync or without tensor cores, or with wgmma. None: the choice of `plan`.
     config : AmpereConfig or HopperConfig, optional
         The tile and its pipeline. None: the choice of `plan`. Packed weights take a MixedConfig (of
-        family "sm80"), a HopperMixedConfig, or a HopperConfig with swapped=True.
+        family "sm80"), a HopperMixedConfig, or a HopperConfig with swap_ab=True.
     stream : stream, optional
         Of Numba, torch, CuPy or cuda.core, or its handle. None: the current stream of the library
         of the arrays.

@@ -125,7 +125,7 @@ def _prepare_grouped(
     ))  # fmt: skip
     if config is None:
         config = choose_grouped(rows, groups)
-    unsupported = ("cluster_m", "split_k", "swapped")
+    unsupported = ("cluster_m", "split_k", "swap_ab")
     check_supported("groups of rows", config, *unsupported)
     b_k_major = padding.kernel_argument(in_b, 1, copies).type.unit[1]
     traits = HopperTraits(b_k_major=b_k_major, epilogue=epilogue)

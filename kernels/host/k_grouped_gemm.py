@@ -122,7 +122,7 @@ def _prepare_k_grouped(
     if config is None:
         config = DEFAULT
     unsupported = ("pingpong", "split_k", "k_slabs", "mma_in_flight")
-    check_supported("groups along K", config, *unsupported, "swapped")
+    check_supported("groups along K", config, *unsupported, "swap_ab")
     # Groups with a long K take longer. The largest grid lets few CTAs take two tiles.
     clusters = min(active_clusters(config), cluster_tiles(config, *shape[1:], shape[0]))
     grid = clusters * config.cluster_size

@@ -189,7 +189,7 @@ def _check_many_rows(config: HopperConfig, format: WeightFormat, one_type: bool)
     check_supported("packed weights", config, "k_slabs", "cluster_n", "mma_in_flight")
     most = packed_stages(config, format)
     needs = {
-        "swapped=True": config.swapped,
+        "swap_ab=True": config.swap_ab,
         "a BM of 64 or 128": config.BM <= 128,
         f"at most {MAX_SUMS} accumulators of a thread": config.accumulator_registers <= MAX_SUMS,
         f"2 to {most} stages": 2 <= config.stages <= most,
@@ -266,7 +266,7 @@ def _choose_many_rows(
     """Choose the tile of packed_gemm with the least estimated time, in microseconds."""
     tried = []
     for rows, parts in ROWS_AND_PARTS:
-        config = HopperConfig(BM=128, BN=rows, stages=2, split_k=parts, swapped=True)
+        config = HopperConfig(BM=128, BN=rows, stages=2, split_k=parts, swap_ab=True)
         waves = cdiv(cdiv(M, rows) * cdiv(N, config.BM) * parts, SMS)
         stage = STAGE_US + format.dtype.bits // 4 * STAGE_BITS_US + rows / 64 * STAGE_ROWS_US
         tile = K / SLAB / parts * stage + (parts - 1) * rows / 64 * EXCHANGE_US

@@ -237,7 +237,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, contiguous: Ge
         kernel = _f32_kernel(problem, config, traits)
         if kernel is f32_gemm:  # its operands are the parts
             traits = replace(traits, a_k_major=True, b_k_major=True)
-    if config.swapped:
+    if config.swap_ab:
         _check_swapped(problem, kernel, config)
         traits = replace(traits, c_in_pairs=False, c_is_row=False)  # its threads hold columns of D
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
@@ -287,7 +287,7 @@ def _check_swapped(problem: GemmProblem, kernel: tc.Kernel, config: HopperConfig
         unsupported = "row_reductions"
     if unsupported:
         raise tc.ArgumentError(
-            f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, of tf32, and of "
+            f"swap_ab takes products of f16, bf16 and fp8 whose D is f16 or bf16, of tf32, and of "
             f"f32 with k_slabs=1, without row_reductions; not {unsupported}: {config}"
         )
 

@@ -35,7 +35,7 @@ from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
 # Fields of a configuration
-NOT_PLAIN = ("pingpong", "split_k", "swapped")
+NOT_PLAIN = ("pingpong", "split_k", "swap_ab")
 
 
 def scaled_gemm(
@@ -268,7 +268,7 @@ def _prepare_requantised(
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.kernel_argument(in_d, 2, copies)))
     if config is None:
         config = choose(ProblemShape(M, N, K, 1, out_bytes=1), is_plain)
-    check_supported("requantised products", config, "swapped")
+    check_supported("requantised products", config, "swap_ab")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
     return PreparedCall((M, N), tc.s8, launch, (zero,))
@@ -276,7 +276,7 @@ def _prepare_requantised(
 
 def is_plain(config: HopperConfig) -> bool:
     """Whether a configuration is cooperative, with one or two consumers, split_k=1, without swap AB."""
-    special = config.pingpong or config.split_k > 1 or config.swapped
+    special = config.pingpong or config.split_k > 1 or config.swap_ab
     return not special and config.consumers <= 2
 
 

@@ -125,7 +125,7 @@ def plan_sparse(a: SparseMatrix, problem: GemmProblem, config: HopperConfig | No
     if config is None:
         config = choose_sparse(problem.M, problem.N, problem.K, a.format, traits.b_k_major)
     log.info("product of %r by %d x %d: %s", a, problem.K, problem.N, config)
-    families.check_supported("sparse products", config, "k_slabs", "split_k", "swapped")
+    families.check_supported("sparse products", config, "k_slabs", "split_k", "swap_ab")
     plan = plan_hopper(sparse_gemm_kernel, config, traits, problem.d.shape, copies, format=a.format)
     return replace(plan, summation=partial(summation_of_sparse, problem, config))
 

@@ -115,7 +115,7 @@ def _prepare_swiglu(
     copies = padding.announced((*operand_copies, padding.result_copy(3, in_d, by_tma=True)))
     if config is None:
         config = choose_swiglu(M, N, K)
-    unsupported = ("k_slabs", "split_k", "swapped")
+    unsupported = ("k_slabs", "split_k", "swap_ab")
     check_supported("products with a gate", config, *unsupported)
     if config.BN % 16 or config.BN < 32:
         raise tc.ArgumentError(

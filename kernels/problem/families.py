@@ -139,7 +139,7 @@ def is_assembled(config: HopperConfig, shape: ProblemShape | None = None) -> boo
     """Whether consumers get the registers that the configuration gives them, for a problem."""
     uneven = bool(config.registers)
     if shape is not None:
-        in_fragments = bool(shape.seen_by(config.swapped).in_fragments)
+        in_fragments = bool(shape.seen_by(config.swap_ab).in_fragments)
         uneven |= config.is_crowded(in_fragments, shape.out_bytes, shape.store_by_threads)
     return not uneven or gives_registers()
 

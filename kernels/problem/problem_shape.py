@@ -104,7 +104,7 @@ class ProblemShape:
 
 def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """Work items of the scheduler: tiles of D, or groups of tiles that a cluster computes."""
-    if config.swapped:
+    if config.swap_ab:
         M, N = N, M
     rows, cols = config.BM * config.cluster_m, config.BN * config.cluster_n
     return cdiv(M, rows) * cdiv(N, cols) * batch

@@ -71,7 +71,7 @@ DTYPES = {
 STYLES = ("plain", "plain", "wide", "wide", "whole", "zeros", "odd", "odd", "tiny", "huge")
 CONFIGS = (
     HopperConfig(BN=64, stages=3, split_k=2), HopperConfig(BM=64, BN=128, stages=3, split_k=4),
-    HopperConfig(BM=64, BN=64, stages=3, swapped=True), HopperConfig(BN=128, stages=3, pingpong=True),
+    HopperConfig(BM=64, BN=64, stages=3, swap_ab=True), HopperConfig(BN=128, stages=3, pingpong=True),
     HopperConfig(BN=64, stages=3, cluster_m=2), HopperConfig(BN=64, stages=3, k_slabs=2),
     AmpereConfig(BM=64, BN=64, WM=32, WN=32, split_k=3), AmpereConfig(BM=64, BN=32, WM=32, WN=16),
 )  # fmt: skip
