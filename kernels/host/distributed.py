@@ -8,16 +8,16 @@ calls of the same shapes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import current_devices, current_target, key_function, target_arch, target_key
+from tensorcore_dsl.host import current_devices, current_target, target_arch
 from tensorcore_dsl.kernels.hopper import distributed_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.host.arguments import described
+from tensorcore_dsl.kernels.host.launch import PreparedCall, cached_call
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank
 from tensorcore_dsl.kernels.problem.families import has_wgmma
 from tensorcore_dsl.kernels.problem.problem_shape import SMS, grid_size
@@ -133,7 +133,7 @@ def all_gather_gemm(
     ((128, 16), 64.0, 128.0)
     """
     call = _call(_prepare_gather, x, w, out, group, epilogue, config)
-    return call.run(group, x, w, out)
+    return _launched(call, x, w, out, group)
 
 
 def gemm_reduce_scatter(
@@ -173,7 +173,7 @@ def gemm_reduce_scatter(
     ((64, 16), 192.0)
     """
     call = _call(_prepare_reduce_scatter, x, w, out, group, epilogue, config)
-    return call.run(group, x, w, out)
+    return _launched(call, x, w, out, group)
 
 
 def gemm_all_reduce(
@@ -206,59 +206,35 @@ def gemm_all_reduce(
     ((128, 16), 192.0)
     """
     call = _call(_prepare_all_reduce, x, w, None, group, epilogue, config)
-    return call.run(group, x, w, call.result)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call that is checked and bound: calls with similar operands cost a look-up and a launch.
-
-    Attributes
-    ----------
-    launch : function
-        Launches on x, w and the result.
-    shape, dtype : tuple, DType
-        Shape and element type of a new result.
-    result : array, optional
-        The result, if it is memory of the group.
-    """
-
-    launch: Callable[..., None]
-    shape: tuple[int, ...]
-    dtype: tc.DType
-    result: Any = None
-
-    def run(self, group: Group, x: Any, w: Any, out: Any) -> Any:
-        """Launch; returns the result."""
-        out = group.local(self.shape, self.dtype) if out is None else out
-        self.launch(x, w, out)
-        return out
+    return _launched(call, x, w, group.kept[("result", *call.shape, call.dtype)][1], group)
 
 
 def _call(
-    prepare: Callable[..., Call],
+    prepare: Callable[..., PreparedCall],
     x: Any,
     w: Any,
     out: Any,
     group: Group,
     epilogue: Any,
     config: HopperConfig | None,
-) -> Call:
+) -> PreparedCall:
     """Return prepare(...), cached in the group for operands of equal types and shapes."""
-    arrays = (x, w) if out is None else (x, w, out)
-    try:
-        key = key_function(tuple(map(type, arrays)))(*arrays), prepare, epilogue, config, target_key()
-        known: Call | None = group.kept.get(key)
-    except Exception:  # lists of arrays, or what is no array: `prepare` reports errors
-        return prepare(x, w, out, group, epilogue, config)
-    if known is None:
-        known = group.kept[key] = prepare(x, w, out, group, epilogue, config)
-    return known
+    results = () if out is None else (out,)
+    known = _kept(group, "calls", dict)
+    bound = lambda: prepare(x, w, out, group, epilogue, config)
+    return cached_call(results, (x, w), (prepare, epilogue, config), bound, known)
+
+
+def _launched(call: PreparedCall, x: Any, w: Any, out: Any, group: Group) -> Any:
+    """Launch a call; returns the result."""
+    out = group.local(call.shape, call.dtype) if out is None else out
+    call.launch(x, w, out)
+    return out
 
 
 def _prepare_gather(
     x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
-) -> Call:
+) -> PreparedCall:
     kernel, (rows, K), N, dtype, k_major = distributed_gemm.all_gather_gemm, *_operands(x, w, group)
     M, traits = rows * group.world, HopperTraits(epilogue=epilogue, b_k_major=k_major)
     config = config or _choose(rows, M, N, k_major)
@@ -267,28 +243,28 @@ def _prepare_gather(
     gathered = _kept(group, ("gathered", M, K, dtype), lambda: group.shared((M, K), dtype))
     counters = _counters(group, (kernel, M, K, N, dtype, config), M // config.BM)
     launch = _bound(kernel, config, traits, (M, N), (*gathered, *counters))
-    return Call(launch, (M, N), dtype)
+    return PreparedCall((M, N), dtype, launch)
 
 
 def _prepare_reduce_scatter(
     x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
-) -> Call:
+) -> PreparedCall:
     kernel = distributed_gemm.gemm_reduce_scatter
     config, traits, (rows, N), dtype, workspace = _reduced(x, w, group, epilogue, config, kernel)
     _check_result(out, group, (rows, N), dtype)
     launch = _bound(kernel, config, traits, (rows * group.world, N), workspace)
-    return Call(launch, (rows, N), dtype)
+    return PreparedCall((rows, N), dtype, launch)
 
 
 def _prepare_all_reduce(
     x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
-) -> Call:
+) -> PreparedCall:
     kernel = distributed_gemm.gemm_all_reduce
     config, traits, (rows, N), dtype, workspace = _reduced(x, w, group, epilogue, config, kernel)
     M = rows * group.world
-    result, out = _kept(group, ("result", M, N, dtype), lambda: group.shared((M, N), dtype))
+    result, _ = _kept(group, ("result", M, N, dtype), lambda: group.shared((M, N), dtype))
     launch = _bound(kernel, config, traits, (M, N), workspace)
-    return Call(lambda x, w, _: launch(x, w, result), (M, N), dtype, out)
+    return PreparedCall((M, N), dtype, lambda x, w, _: launch(x, w, result))
 
 
 def _reduced(

@@ -151,13 +151,14 @@ def cached_call(
     arrays: Sequence[Any],
     options: tuple[Any, ...],
     prepare: Callable[[], PreparedCall],
+    known: dict[Any, Any] = _cached,
 ) -> PreparedCall:
     """Return the cached result of prepare() for equal options and similar arrays, or call it.
 
     results: the caller's arrays that the launch writes. arrays: the arrays that it reads. Similar
     arrays have the same class, type, shape, strides, alignment and device. If a result shares memory
     with another array, their distance is the same, too. The target belongs to the key. Errors are
-    not cached.
+    not cached. known: the cache.
     """
     key: Any
     all_arrays = (*results, *arrays)
@@ -166,15 +167,15 @@ def cached_call(
     try:
         array_key = key_function(tuple(map(type, all_arrays)), len(results))(*all_arrays)
         key = (array_key, len(results), options, target_key())
-        call: PreparedCall | None = _cached.get(key)
+        call: PreparedCall | None = known.get(key)
     except Exception:  # no array, or an option that is not hashable: `prepare` reports errors
         key = call = None
     if call is None:
         call = prepare()
         if key is not None:
-            _cached[key] = call
-            if len(_cached) > MAX_ENTRIES:
-                del _cached[next(iter(_cached))]
+            known[key] = call
+            if len(known) > MAX_ENTRIES:
+                del known[next(iter(known))]
     return call
 
 
