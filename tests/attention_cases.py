@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tensorcore_dsl.kernels.choosing import attention as choosing
 from tensorcore_dsl.kernels.host import attention_backward as host
 from tests.running import execute_text
 
@@ -93,7 +94,7 @@ def choose(monkeypatch: Any, one_pass: bool, splits: int = 1) -> None:
     """Choose one or two kernels for gradients of D up to 128, in launches that no cache keeps."""
     most = 128 if one_pass else 0
     choice = lambda problem, sequences: (max(problem.traits.depth, problem.traits.width) <= most, splits)
-    monkeypatch.setattr(host, "choose_kernels", choice)
+    monkeypatch.setattr(choosing, "choose_kernels", choice)
     monkeypatch.setattr(host, "cached_call", lambda results, arrays, key, prepare: prepare())
 
 

@@ -15,11 +15,11 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperConfig, HopperMixedConfig, MixedConfig
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mixed_gemm import WeightFormat, mixed_gemm_kernel
+from tensorcore_dsl.kernels.choosing.packed import choose_packed
 from tensorcore_dsl.kernels.hopper import mixed_gemm as hopper
 from tensorcore_dsl.kernels.hopper import packed_gemm as many_rows
 from tensorcore_dsl.kernels.hopper.config import HopperTraits
 from tensorcore_dsl.kernels.hopper.mixed_gemm import hopper_mixed_gemm
-from tensorcore_dsl.kernels.host.mixed_gemm import choose_mixed
 from tests.attention_cases import module_of
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -101,7 +101,7 @@ def test_bits_follow_the_documented_order(shape, dtype, group, has_zeros, config
         packed = kernels.pack(q, scales, zeros, dtype=dtype)
         assert packed.shape == (K, N) and packed.group == group
         d = kernels.gemm(x, packed, config=config, out_dtype=tc.f32)
-        chosen = config or choose_mixed(M, N, K, packed.format)
+        chosen = config or choose_packed(M, N, K, packed.format)
     assert d.tobytes() == expected(x, q, scales, zeros, chosen).tobytes()
 
 
@@ -356,7 +356,7 @@ def test_rounded_weights_of_many_rows_and_how_to_keep_f32_scales():
     q, scales, _ = weights(tc.s4, K, N, 128, BF16)
     with tc.target("cpu", "sm_90a"):
         packed = kernels.pack(q, scales, dtype=tc.s4)
-        chosen = choose_mixed(M, N, K, packed.format)
+        chosen = choose_packed(M, N, K, packed.format)
         assert isinstance(chosen, HopperConfig) and chosen.split_k == 1
         d = kernels.gemm(x, packed, out_dtype=tc.f32)
         plain = np.asarray(rounded(q, scales, None, BF16), order="F")
@@ -366,10 +366,10 @@ def test_rounded_weights_of_many_rows_and_how_to_keep_f32_scales():
         one_tile = HopperMixedConfig(64, 2, 1)
         exact = kernels.gemm(x, packed, config=one_tile, out_dtype=tc.f32)
         assert not np.array_equal(d, exact)
-        assert choose_mixed(40, N, K, packed.format).split_k == 1
+        assert choose_packed(40, N, K, packed.format).split_k == 1
         assert np.array_equal(exact[:40], kernels.gemm(x[:40], packed, out_dtype=tc.f32))
         others = kernels.pack(q, scales.astype(np.float32), dtype=tc.s4)
-        assert isinstance(choose_mixed(M, N, K, packed.format, one_type=False), HopperMixedConfig)
+        assert isinstance(choose_packed(M, N, K, packed.format, one_type=False), HopperMixedConfig)
         assert np.array_equal(exact, kernels.gemm(x, others, out_dtype=tc.f32))
 
 
@@ -388,7 +388,7 @@ def test_the_fastest_configuration_is_chosen():
             if dtype.bits != bits:
                 continue
             for M, (rows, parts) in FASTEST[bits, size].items():
-                config: Any = choose_mixed(M, size, size, WeightFormat(dtype, 128))
+                config: Any = choose_packed(M, size, size, WeightFormat(dtype, 128))
                 fastest = isinstance(config, HopperConfig) and (config.BN, config.split_k)
                 assert fastest == ((rows, parts) if rows else False), (M, size, dtype)
 
@@ -460,8 +460,8 @@ def test_families():
         for family in (None, "sm80", "sm90"):
             assert np.array_equal(kernels.gemm(x, packed, family=family, out_dtype=tc.f32), exact)
         formats = WeightFormat(tc.s4, 256)
-        assert isinstance(choose_mixed(1, 64, 256, formats, family="sm90"), HopperMixedConfig)
-        assert isinstance(choose_mixed(99, 64, 256, formats, family="sm80"), MixedConfig)
+        assert isinstance(choose_packed(1, 64, 256, formats, family="sm90"), HopperMixedConfig)
+        assert isinstance(choose_packed(99, 64, 256, formats, family="sm80"), MixedConfig)
 
 
 def test_torch_packs_and_multiplies():
@@ -564,15 +564,15 @@ def test_chosen_kernels_fill_the_gpu(arch, aligned):
     with tc.target("cpu", arch):
         for dtype, M in product(SOURCES, (1, 9, 32, 64, 300)):
             for N, K in ((16, 128), (4096, 4096), (28672, 8192), (5120, 384)):
-                config = choose_mixed(M, N, K, WeightFormat(dtype, 32), aligned)
+                config = choose_packed(M, N, K, WeightFormat(dtype, 32), aligned)
                 few = M < 9 and N * K <= 4096**2
                 by_wgmma = arch == "sm_90a" and aligned and not few
                 assert isinstance(config, (HopperMixedConfig, HopperConfig) if by_wgmma else MixedConfig)
                 assert M > 64 or not isinstance(config, HopperConfig)
                 assert config.split_k * getattr(config, "warps_k", 1) <= K // CHUNK
-        narrow = choose_mixed(1, 4096, 4096, WeightFormat(tc.s4, 128))
+        narrow = choose_packed(1, 4096, 4096, WeightFormat(tc.s4, 128))
         assert (narrow.columns, narrow.split_k) == (32, 1)
-        assert choose_mixed(64, 4096, 4096, WeightFormat(tc.s4, 128)).split_k == 4
+        assert choose_packed(64, 4096, 4096, WeightFormat(tc.s4, 128)).split_k == 4
 
 
 @pytest.mark.quick(1)
@@ -621,7 +621,7 @@ def test_chosen_kernels_for_many_rows_spill_no_registers(dtype, group, has_zeros
     format = WeightFormat(dtype, group, has_zeros)
     with tc.target("cpu", "sm_90a"):
         chosen = {
-            choose_mixed(M, size, size, format, by_threads=by_threads)
+            choose_packed(M, size, size, format, by_threads=by_threads)
             for M, size in product((192, 256, 300, 512, 1000, 8192), (4096, 8192))
         }
     tiles = {(config.BN, config.split_k) for config in chosen}
@@ -645,7 +645,7 @@ def test_chosen_kernels_fit_and_spill_no_registers(N, arch, dtype, group, has_ze
     K, format, chosen = 4096, WeightFormat(dtype, group, has_zeros), {}
     for M in (1, 16, 64, 128, 256):
         with tc.target("cpu", arch):
-            chosen[choose_mixed(M, N, K, format, one_type=False)] = M
+            chosen[choose_packed(M, N, K, format, one_type=False)] = M
     words = np.empty((N // 16, K * 16 * dtype.bits // 32), np.int32)
     scales = np.empty((K // group if group else 1, N), np.float32)
     zeros = np.empty(scales.shape, np.uint8)

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, check_stream, target_arch
+from tensorcore_dsl.host import Description, check_stream
 from tensorcore_dsl.kernels.ampere import attention as ampere
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
-from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig, attention_kernel
-from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
+from tensorcore_dsl.kernels.choosing.attention import PAGE_UNIT, choose_family, choose_forward, section_of
+from tensorcore_dsl.kernels.hopper.attention import attention_kernel
 from tensorcore_dsl.kernels.host.arguments import check_ascends, described, f32_number, on_host, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
 from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank, result_array_of_type
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.workspace import cached_workspace
-from tensorcore_dsl.kernels.problem.families import check_family, gives_registers, has_wgmma
+from tensorcore_dsl.kernels.problem.attention_problem import AttentionProblem
 from tensorcore_dsl.kernels.problem.problem_shape import SMS
 from tensorcore_dsl.kernels.sizes import cdiv
 
 MAX_DEPTH = 256  # Accumulators of 64 x D take D / 2 registers of a thread.
 MAX_WINDOW = 2**30  # keys on one side. Sums with positions stay within 32 bits.
-L2_BYTES = 32 << 20  # bytes of K and V that stay in the L2 cache of an H200, which has 50 MiB
 LOG2_E = math.log2(math.e)
-MAX_KEYS, STAGES = 128, 2  # keys of a tile; tiles of K, and of V, in shared memory
-MAX_PACKED_ROWS = 128  # Pack heads if their queries together are at most this many rows.
-SHORT_QUERIES = 1024  # Up to so many, a causal mask hides much of a tile of 192 queries.
-PAGE_UNIT = 64  # keys; a tile of paged keys has a multiple of it
-# Consumers -> registers of a thread for accumulators and P; with more, ptxas 13.0 spills.
-FRAGMENT_REGISTERS = {2: 192, 3: 128}
-MASK_REGISTERS = 12  # registers that a bound on the left, or tanh, takes
 
 
 def attention(  # noqa: PLR0913
@@ -127,32 +119,6 @@ def attention(  # noqa: PLR0913
     return out if lse is None else (out, lse)
 
 
-@dataclass(frozen=True)
-class AttentionProblem:
-    """Checked arguments of attention, or of its gradients.
-
-    Attributes
-    ----------
-    arrays : dict
-        q, k and v by name.
-    shape : tuple of int
-        Shape of the result: (batch, heads, queries, D of v).
-    traits : AttentionTraits
-        Compile-time constants.
-    scale : float
-        Factor of the scores.
-    scalars : tuple
-        Arguments of the kernels: scale and cap, see Softmax; left and right, see KeyRange.
-    """
-
-    arrays: dict[str, Description]
-    dtype: Any
-    shape: tuple[int, int, int, int]
-    traits: AttentionTraits
-    scale: float
-    scalars: tuple[Any, ...]
-
-
 def checked_problem(
     arrays: dict[str, Any],
     lists: dict[str, Description],
@@ -216,7 +182,7 @@ def _prepare(  # noqa: PLR0913
         return call
     if 0 in descriptions["k"].shape:
         return replace(call, launch=_fill(stream))
-    run = _bind_sm80 if chosen_family(family) == "sm80" else _bind_sm90
+    run = _bind_sm80 if choose_family(family) == "sm80" else _bind_sm90
     lse = None if allocate is None else allocate(q)
     bound = q, k, v, o, lse, *(x for x in (*starts, table) if x is not None)
     launch = run(traits, bound, problem.scalars, descriptions, stream)
@@ -244,7 +210,7 @@ def _bind_sm90(
 ) -> Callable[..., None]:
     batch, heads, queries, _ = descriptions["q"].shape
     sequences = arrays[5].shape[0] - 1 if traits.packed else 1
-    traits, config = configured(traits, queries, heads // descriptions["k"].shape[1], sequences)
+    traits, config = choose_forward(traits, queries, heads // descriptions["k"].shape[1], sequences)
     lines = heads if traits.pack == 1 else descriptions["k"].shape[1]
     section = section_of(traits, descriptions["k"].shape[2], batch * lines)
     rows = config.BM // traits.pack
@@ -268,31 +234,6 @@ def _bind_sm90(
         pdl=True,
     )
     return lambda *arrays: launch(*arguments(*arrays))
-
-
-def section_of(traits: AttentionTraits, keys: int, lines: int) -> int:
-    """Heads, of `lines`, that advance together in the list of tiles.
-
-    Tiles of a causal mask differ in length: many heads advance together, and the longest tiles start
-    first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
-    """
-    of_head = 2 * keys * (traits.depth + traits.width)
-    sections = cdiv(lines, max(L2_BYTES // of_head, 1))
-    return cdiv(lines, sections) if traits.right else 1
-
-
-def configured(
-    traits: AttentionTraits, queries: int, shared_by: int, sequences: int
-) -> tuple[AttentionTraits, AttentionConfig]:
-    """Choose how many heads a tile packs, and the configuration, of the wgmma kernel."""
-    traits = replace(traits, pack=_pack(shared_by, queries / sequences))
-    return traits, _choose(traits, queries)
-
-
-def _pack(shared_by: int, queries: float) -> int:
-    """How many heads that share keys fill a tile: all, if a tile holds their queries (in the mean)."""
-    pack = 1 << (shared_by - 1).bit_length()
-    return pack if pack * queries <= MAX_PACKED_ROWS and pack <= 64 else 1
 
 
 def padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
@@ -421,40 +362,6 @@ def _positive(name: str, number: Any) -> float:
     if not 0 < value < math.inf:
         raise tc.ArgumentError(f"{name} is {number}; it must be a positive number")
     return value
-
-
-def chosen_family(family: Any) -> str:
-    """Family of kernels to run: the caller's, or that of the target."""
-    if family is None:
-        family = "sm90" if has_wgmma() and gives_registers() else "sm80"
-    check_family(family)
-    if family == "sm90" and not has_wgmma():
-        raise tc.ArgumentError(f"family 'sm90' runs on sm_90a, not on {target_arch()}")
-    if target_arch().number < 80:
-        raise tc.ArgumentError(f"attention runs on sm_80 and later, not on {target_arch()}")
-    return family
-
-
-def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
-    """Choose the fastest configuration on an H200, measured for D of 64, 128 and 256."""
-    row_q, row_v = (2 * SLAB * cdiv(n, SLAB) for n in (traits.depth, traits.width))  # bytes
-    narrow = max(row_q, row_v) <= 2 * SLAB
-    # A causal mask hides more of a higher tile. Pages and tanh take registers.
-    short = traits.right and queries <= SHORT_QUERIES
-    several = short or traits.softcap or traits.page or traits.pack > 1
-    consumers = 3 if narrow and not several else 2
-    of_queries = 64 * consumers * max(row_q, row_v)
-    # A thread holds width / 2 sums of the output, keys / 2 scores, keys / 4 registers of P.
-    fragments = FRAGMENT_REGISTERS[consumers]
-    if traits.left or traits.softcap:
-        fragments -= MASK_REGISTERS + (traits.pack > 1)  # rows of several heads take one more
-    of_registers = (fragments - traits.width // 2) * 4 // 3
-    of_memory = (SMEM_BYTES - SMEM_RESERVED - of_queries) // (STAGES * (row_q + row_v))
-    unit = PAGE_UNIT if traits.page else 16
-    keys = min(MAX_KEYS, of_registers, of_memory) // unit * unit
-    spare = SMEM_BYTES - SMEM_RESERVED - of_queries - STAGES * keys * (row_q + row_v)
-    q_stages = 2 if spare >= of_queries else 1
-    return AttentionConfig(keys, consumers, STAGES, q_stages, waits_late=not narrow)
 
 
 def _tickets(like: Any, stream: Any) -> Any:

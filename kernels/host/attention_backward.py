@@ -11,28 +11,25 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import check_stream
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.attention_gradients import ADDED, THREADS, TICKETS, add_splits, sum_rows
+from tensorcore_dsl.kernels.choosing.attention import choose_backward, choose_family, section_of
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
-from tensorcore_dsl.kernels.hopper.attention import SLAB
-from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig, slabs
 from tensorcore_dsl.kernels.hopper.attention_dq import SHARES, finish
-from tensorcore_dsl.kernels.hopper.attention_key_gradients import P_STAGES, key_gradients
+from tensorcore_dsl.kernels.hopper.attention_key_gradients import key_gradients
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import BM as QUERY_ROWS
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import query_gradients
-from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, WARPGROUP
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, empty_similar, on_stream
 from tensorcore_dsl.kernels.host.attention import (
-    AttentionProblem,
     check_layout,
     check_lists,
     checked_problem,
-    chosen_family,
     padded,
-    section_of,
     with_check,
 )
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
 from tensorcore_dsl.kernels.host.workspace import scratch
+from tensorcore_dsl.kernels.problem.attention_problem import AttentionProblem
 from tensorcore_dsl.kernels.problem.problem_shape import SMS
 from tensorcore_dsl.kernels.sizes import cdiv
 
@@ -41,11 +38,6 @@ from tensorcore_dsl.kernels.sizes import cdiv
 # heads, 32,768 keys take 5 % longer on an H200.
 SECTION, LONG_SECTION, MANY_TILES = 8, 4, 128
 SHARE_SUMS = 64 * 64  # f32 sums of a share of dQ
-# Times of the longest tiles of two kernels on an H200, and of the sums of a group of heads of one sequence.
-# The unit is the time of the longest tile of the one-pass kernel. Times of a query tile and of sums are for
-# equal numbers of queries and keys, and of their heads.
-KEY_TILE_TIME, QUERY_TILE_TIME, SUM_TIME = 0.39, 0.48, 0.019
-MIN_ROWS = 1024  # rows of the queries of a group of heads; fewer do not pay for another launch
 
 
 def attention_backward(  # noqa: PLR0913
@@ -149,7 +141,7 @@ def _prepare(  # noqa: PLR0913
     call = PreparedCall(problem.shape, problem.dtype, launch_nothing)
     if 0 in problem.shape or 0 in problem.arrays["k"].shape:
         return replace(call, launch=_clear(stream))
-    run = _bind_sm80 if chosen_family(family) == "sm80" else _bind_sm90
+    run = _bind_sm80 if choose_family(family) == "sm80" else _bind_sm90
     lists_given = [x for x in starts if x is not None]
     launch = run(problem, (grad, q, k, v, out, lse, grad_lse, *lists_given), stream)
     keys = problem.arrays["k"].shape[2]
@@ -249,7 +241,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     (batch, heads, queries, _), kv_heads = problem.shape, problem.arrays["k"].shape[1]
     keys = problem.arrays["k"].shape[2]
     sequences = arrays[7].shape[0] - 1 if traits.packed else batch
-    config, splits = configured_gradients(problem, sequences)
+    config, splits = choose_backward(problem, sequences)
     spaces = Workspaces.of(problem, config.BM, SHARES if config.one_pass else 0, sequences, splits)
     of_head, groups = cdiv(keys, config.BN), kv_heads * splits
     tiles, query_tiles = of_head * groups * sequences, cdiv(queries, QUERY_ROWS) * heads * sequences
@@ -297,51 +289,6 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         blocks = cdiv(keys * max(traits.depth, traits.width), ADDED)
         launches += ((add_splits, (blocks, kv_heads, batch), THREADS, {"traits": traits}),)
     return _bind_all(problem, launches, by_kernel, arrays, stream)
-
-
-def configured_gradients(problem: AttentionProblem, sequences: int) -> tuple[BackwardConfig, int]:
-    """Choose one or two kernels, their configuration, and how many groups of heads share keys."""
-    traits, (one_pass, splits) = problem.traits, choose_kernels(problem, sequences)
-    if one_pass:
-        return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1), splits
-    of_keys, of_values = slabs(traits.depth), slabs(traits.width)
-    size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold P of a block
-    free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * P_STAGES
-    stages = min(free // (of_keys + of_values), 3)
-    return BackwardConfig(1, 64, stages, stages), splits
-
-
-def choose_kernels(problem: AttentionProblem, sequences: int) -> tuple[bool, int]:
-    """Choose whether one kernel computes all gradients, and how many groups of heads share keys.
-
-    Two kernels take 1.25 times as long if there are many tiles. Their tiles take at most half as long, so
-    they leave fewer SMs idle if there are few. So do the tiles of a group of heads, but the sums of the
-    groups have to be added up.
-    """
-    traits, (_, heads, queries, _) = problem.traits, problem.shape
-    most, (_, kv_heads, keys, _) = max(traits.depth, traits.width), problem.arrays["k"].shape
-    seen = keys * kv_heads / max(queries * heads, 1)
-
-    def rounds(rows: int, size: int, heads: int) -> float:
-        """Time of all tiles of `size` rows, in times of the longest one."""
-        tiles = cdiv(rows, size) * heads * (1 if traits.packed else sequences)
-        # A causal mask hides half of the mean tile. The longest tiles start first.
-        return max(tiles / 2 / SMS + 0.1, 1.0) if traits.right and not traits.left else cdiv(tiles, SMS)
-
-    def time(one_pass: bool, splits: int) -> float:
-        """Time of all gradients, in times of the longest tile of one kernel without splits."""
-        of_sums = SUM_TIME * splits * kv_heads * sequences * seen if splits > 1 else 0
-        if one_pass:
-            return rounds(keys, 128, kv_heads * splits) / splits + of_sums
-        of_keys = KEY_TILE_TIME * rounds(keys, 64, kv_heads * splits) / splits
-        return of_keys + QUERY_TILE_TIME * seen * rounds(queries, QUERY_ROWS, heads) + of_sums
-
-    # Above D 96, one kernel spills registers with tanh.
-    counts = [True, False] if most <= (96 if traits.softcap else 128) else [False]
-    shared_by = heads // max(kv_heads, 1)
-    rows = shared_by * queries // (sequences if traits.packed else 1)
-    splits = [1] + [each for each in (2, 4, 8) if shared_by % each == 0 and rows >= MIN_ROWS * each]
-    return min(((one, each) for one in counts for each in splits), key=lambda choice: time(*choice))
 
 
 def _bind_all(

@@ -10,12 +10,12 @@ from tensorcore_dsl.host import target_arch, tensor_core_arithmetic
 from tensorcore_dsl.kernels.ampere.attention import KEYS, KEYS_OF_WIDE, WIDE
 from tensorcore_dsl.kernels.ampere.attention_backward import SIZES
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
+from tensorcore_dsl.kernels.choosing.attention import choose_backward, choose_family, choose_forward
 from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig
 from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import BN as QUERY_KEYS
 from tensorcore_dsl.kernels.host.arguments import described
-from tensorcore_dsl.kernels.host.attention import check_lists, checked_problem, chosen_family, configured
-from tensorcore_dsl.kernels.host.attention_backward import configured_gradients
+from tensorcore_dsl.kernels.host.attention import check_lists, checked_problem
 from tensorcore_dsl.kernels.problem.summation import Summation
 from tensorcore_dsl.kernels.sizes import cdiv
 
@@ -171,11 +171,11 @@ def plan_attention(
     arrays = {"q": q, "k": k, "v": v}
     problem = checked_problem(arrays, lists, page, causal, window, scale, softcap, False)
     shared_by = problem.shape[1] // max(problem.arrays["k"].shape[1], 1)
-    plan = AttentionPlan(chosen_family(family), problem.dtype, problem.traits, shared_by)
+    plan = AttentionPlan(choose_family(family), problem.dtype, problem.traits, shared_by)
     if plan.family == "sm80":
         return plan
     sequences = lists["cu_seqlens"].shape[0] - 1 if lists else 1
-    traits, config = configured(problem.traits, problem.shape[2], shared_by, sequences)
+    traits, config = choose_forward(problem.traits, problem.shape[2], shared_by, sequences)
     count = sequences if lists else problem.shape[0]
-    gradients, splits = (None, 1) if page else configured_gradients(problem, count)
+    gradients, splits = (None, 1) if page else choose_backward(problem, count)
     return AttentionPlan("sm90", problem.dtype, traits, shared_by, config, gradients, splits)
