@@ -169,14 +169,21 @@ class Pipeline:
     config: HopperConfig
     by_warp: bool = False
 
-    of_columns: ClassVar[tuple[str, ...]] = ("b",)  # operands that hold the columns of tiles
     # k_tiles of an iteration of the mainloop; divides the number of k_tiles
     stages_at_once: ClassVar[int] = 1
 
-    def with_edge_tiles(self, of_rows: bool, of_columns: bool):
-        """The stages filled in smaller boxes, for a tile that reaches beyond A, or beyond B."""
-        names = ("a",) * of_rows + self.of_columns * of_columns
-        return replace(self, **{name: getattr(self, name).edge_tiles for name in names})
+    @property
+    def column_tiles(self):
+        """The tiles that hold the columns of a tile of D, or one of two equal halves of them."""
+        return self.b
+
+    def with_edge_rows(self):
+        """The stages filled in smaller boxes, for a tile that reaches beyond A."""
+        return replace(self, a=self.a.edge_tiles)
+
+    def with_edge_columns(self):
+        """The stages filled in smaller boxes, for a tile that reaches beyond B."""
+        return replace(self, b=self.b.edge_tiles)
 
     @property
     def mma_in_flight(self):

@@ -7,7 +7,6 @@ the parts.
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
@@ -59,7 +58,12 @@ class GatedPipeline(Pipeline):
     gate: OperandTiles = field(kw_only=True)
     up: OperandTiles = field(kw_only=True)
 
-    of_columns: ClassVar[tuple[str, ...]] = ("gate", "up")
+    @property
+    def column_tiles(self):
+        return self.gate
+
+    def with_edge_columns(self):
+        return replace(self, gate=self.gate.edge_tiles, up=self.up.edge_tiles)
 
 
 def make_gated_pipeline(x, gate, up, config: HopperConfig):

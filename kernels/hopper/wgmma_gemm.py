@@ -115,16 +115,16 @@ def load_k_tiles(pipeline, tile, state, load_stage):
             load_stage(pipeline, tile, state.stage, k, pipeline.full[state.stage])
             state.advance()
 
-    columns = getattr(pipeline, pipeline.of_columns[0])
+    columns = pipeline.column_tiles
     if pipeline.a.holds(tile.m):
         if columns.holds(tile.n):
             load(pipeline)
         else:
-            load(pipeline.with_edge_tiles(False, True))
+            load(pipeline.with_edge_columns())
     elif columns.holds(tile.n):
-        load(pipeline.with_edge_tiles(True, False))
+        load(pipeline.with_edge_rows())
     else:
-        load(pipeline.with_edge_tiles(True, True))
+        load(pipeline.with_edge_rows().with_edge_columns())
 
 
 # -- consumers --------------------------------------------------------------------------------
