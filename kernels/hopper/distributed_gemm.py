@@ -42,14 +42,15 @@ from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
 from tensorcore_dsl.kernels.hopper.pipeline import OperandTiles, make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile, make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume as consume_tiles
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
+    GemmParts,
     launch,
     load_k_tiles,
     load_stage,
     run_warpgroups,
     select_wgmma,
 )
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume as consume_tiles
 
 PUSHED_ROWS, PUSHED_COLUMNS = 16, 256  # box in which rows of A go to a peer: 8 KB of 16-bit elements
 BLOCK = 64  # rows of D for each counter
@@ -172,8 +173,9 @@ def all_gather_gemm(
         scheduler,
         epilogue,
         make_epilogue_op(None, 1, 0, traits),
-        partial(produce_gathered, local_tiles=local_tiles, exchange=exchange),
-        extra_producer=push,
+        GemmParts(
+            produce=partial(produce_gathered, local_tiles=local_tiles, exchange=exchange), extra_producer=push
+        ),
     )
     exchange.end()
 
@@ -435,9 +437,11 @@ def reduce_products(
         scheduler,
         epilogue,
         make_epilogue_op(None, 1, 0, traits),
-        consume=consume,
-        store=store,
-        registers=PRODUCER_CONSUMER_REGISTERS if config.consumers == 2 else (),
+        GemmParts(
+            consume=consume,
+            store=store,
+            registers=PRODUCER_CONSUMER_REGISTERS if config.consumers == 2 else (),
+        ),
     )
 
 

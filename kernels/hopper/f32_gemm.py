@@ -44,7 +44,7 @@ from tensorcore_dsl.kernels.hopper.transposition import (
     place_of_row,
     row_fragments,
 )
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import produce, select_wgmma, warp_specialized_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, produce, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.split_f32 import SLAB, split, split_all
 
 HIGH, LOW = 0, 1  # slabs of a stage
@@ -111,14 +111,16 @@ def f32_fragments_gemm(
         beta,
         config,
         traits,
-        make_fragments_pipeline,
-        buffers=config.staging_buffers(2 * config.BN),
-        registers=fragments_registers(config),
-        place_of=place_of_row if in_fragments else same_place,
-        produce=partial(produce, load_stage=load_stage),
-        consume=consume_fragments,
-        extra_producer=split_stages,
-        extra_warps=TRANSPOSERS,
+        GemmParts(
+            pipeline_of=make_fragments_pipeline,
+            produce=partial(produce, load_stage=load_stage),
+            consume=consume_fragments,
+            place_of=place_of_row if in_fragments else same_place,
+            extra_producer=split_stages,
+            extra_warps=TRANSPOSERS,
+            buffers=config.staging_buffers(2 * config.BN),
+            registers=fragments_registers(config),
+        ),
     )
 
 

@@ -21,7 +21,13 @@ from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, promotion_registers
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import gemm_pipeline, launch, run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
+    GemmParts,
+    gemm_pipeline,
+    launch,
+    run_warpgroups,
+    select_wgmma,
+)
 
 BLOCK = 128  # elements of K, and columns of B, that share a scale
 PREFETCH = 4  # stages whose scales are in flight
@@ -82,9 +88,11 @@ def block_fp8_gemm(
         make_tile_scheduler(d.shape, config),
         epilogue,
         make_epilogue_op(None, 1, 0, traits),
-        consume=partial(consume_promoted, width=width, scales=scales),
-        registers=promotion_registers(config, width, 1),
-        extra_producer=partial(produce_scales, load_scales=load_scales, write_scales=write_scales),
+        GemmParts(
+            consume=partial(consume_promoted, width=width, scales=scales),
+            extra_producer=partial(produce_scales, load_scales=load_scales, write_scales=write_scales),
+            registers=promotion_registers(config, width, 1),
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, Hopper
 from tensorcore_dsl.kernels.hopper.epilogue import Epilogue, store_rows
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import store_vectors
 from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma, warp_specialized_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, select_wgmma, warp_specialized_gemm
 
 MAX_GROUPS = 512
 
@@ -43,9 +43,7 @@ def grouped_gemm_kernel(
         0,
         config,
         traits,
-        scheduler_of=scheduler_of,
-        registers=(),
-        store=store_group_rows,
+        GemmParts(scheduler_of=scheduler_of, store=store_group_rows, registers=()),
     )
 
 

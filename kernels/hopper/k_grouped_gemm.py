@@ -13,6 +13,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
+    GemmParts,
     load_stage,
     mma_stage,
     select_wgmma,
@@ -46,10 +47,7 @@ def k_grouped_gemm_kernel(
         0,
         config,
         traits,
-        scheduler_of=scheduler_of,
-        registers=(),
-        produce=produce_groups,
-        consume=consume_groups,
+        GemmParts(scheduler_of=scheduler_of, produce=produce_groups, consume=consume_groups, registers=()),
     )
 
 

@@ -32,7 +32,13 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.mixed_gemm import BULK_ALIGN, SLAB, vector_places
 from tensorcore_dsl.kernels.hopper.pipeline import Pipeline, k_tile_range, make_barriers, make_k_major_tiles
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume, produce, select_wgmma, warp_specialized_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
+    GemmParts,
+    consume,
+    produce,
+    select_wgmma,
+    warp_specialized_gemm,
+)
 
 CHUNK_STAGES = CHUNK // SLAB
 REGISTERS = (40, 232)  # of a thread of the producer and of each of two consumers
@@ -63,11 +69,13 @@ def packed_gemm(
         beta,
         config,
         traits,
-        partial(make_packed_pipeline, scales=scales, zeros=zeros, format=format),
-        buffers=2 if packed_stages(config, format, buffers=2) >= config.stages else 1,
-        registers=REGISTERS if config.consumers == 2 else (),
-        produce=partial(produce, load_stage=load_packed_stage),
-        consume=partial(consume_packed, scales=scales),
+        GemmParts(
+            pipeline_of=partial(make_packed_pipeline, scales=scales, zeros=zeros, format=format),
+            produce=partial(produce, load_stage=load_packed_stage),
+            consume=partial(consume_packed, scales=scales),
+            buffers=2 if packed_stages(config, format, buffers=2) >= config.stages else 1,
+            registers=REGISTERS if config.consumers == 2 else (),
+        ),
     )
 
 

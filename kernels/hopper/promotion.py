@@ -14,7 +14,7 @@ from itertools import product
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import PRODUCER_CONSUMER_REGISTERS, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma, warp_specialized_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, select_wgmma, warp_specialized_gemm
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
 MAX_PART = 128  # columns that wider tiles multiply at a time
@@ -34,8 +34,10 @@ def promoted_gemm(a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperT
         beta,
         config,
         traits,
-        registers=promotion_registers(config, width),
-        consume=partial(consume_promoted, width=width, **consumer_options),
+        GemmParts(
+            consume=partial(consume_promoted, width=width, **consumer_options),
+            registers=promotion_registers(config, width),
+        ),
     )
 
 

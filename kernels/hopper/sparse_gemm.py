@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
 from tensorcore_dsl.kernels.hopper.pipeline import Pipeline, make_barriers, make_k_major_tiles
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume, produce, warp_specialized_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, consume, produce, warp_specialized_gemm
 
 KEEP_FIRST = 0x44444444  # metadata that keep the first elements of every chunk
 MMA_K = {8: 64, 16: 32, 32: 16}  # K of one wgmma.sp, by the bits of an element
@@ -47,11 +47,13 @@ def sparse_gemm_kernel(
         beta,
         config,
         traits,
-        partial(make_sparse_pipeline, metadata=metadata, format=format),
-        buffers=2,
-        registers=(),
-        produce=partial(produce, load_stage=load_sparse_stage),
-        consume=partial(consume, mma_stage=sparse_mma_stage),
+        GemmParts(
+            pipeline_of=partial(make_sparse_pipeline, metadata=metadata, format=format),
+            produce=partial(produce, load_stage=load_sparse_stage),
+            consume=partial(consume, mma_stage=sparse_mma_stage),
+            buffers=2,
+            registers=(),
+        ),
     )
 
 

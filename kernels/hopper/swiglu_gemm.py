@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_k_major_tiles,
 )
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import launch, produce, run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, launch, produce, run_warpgroups, select_wgmma
 
 
 @tc.kernel
@@ -46,8 +46,7 @@ def swiglu_kernel(
         make_tile_scheduler(d.shape, halved),
         epilogue,
         make_epilogue_op(None, 1, 0, traits),
-        partial(produce, load_stage=load_gated_stage),
-        store=store_gated_rows,
+        GemmParts(produce=partial(produce, load_stage=load_gated_stage), store=store_gated_rows),
     )
 
 

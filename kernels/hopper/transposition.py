@@ -33,7 +33,13 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_barriers,
     make_k_major_tiles,
 )
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import consume, mma_stage, select_wgmma, warp_specialized_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
+    GemmParts,
+    consume,
+    mma_stage,
+    select_wgmma,
+    warp_specialized_gemm,
+)
 
 TRANSPOSERS = 3  # warps; the first one of the producer issues the loads
 PART = 4  # rows and columns that a lane exchanges: 16 bytes
@@ -92,11 +98,13 @@ def transposed_gemm(mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: 
         beta,
         config,
         traits,
-        pipeline_of,
-        place_of=place_of_row if in_fragments else same_place,
-        consume=partial(consume, mma_stage=mma_stage_of_fragments if in_fragments else mma_stage),
-        extra_producer=transpose_stages if transposes else None,
-        extra_warps=TRANSPOSERS,
+        GemmParts(
+            pipeline_of=pipeline_of,
+            consume=partial(consume, mma_stage=mma_stage_of_fragments if in_fragments else mma_stage),
+            place_of=place_of_row if in_fragments else same_place,
+            extra_producer=transpose_stages if transposes else None,
+            extra_warps=TRANSPOSERS,
+        ),
     )
 
 

@@ -22,7 +22,9 @@ clusters (cluster.py), MN-major operands (operand_layouts.py), a D that TMA cann
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
@@ -215,64 +217,6 @@ def mma_mainloop(pipeline, mma, acc, block, state, mma_stage):
 # -- the kernel -----------------------------------------------------------------------------------
 
 
-def run_warpgroups(
-    pipeline,
-    mma,
-    scheduler,
-    epilogue,
-    epilogue_op,
-    produce=produce,
-    consume=consume,
-    store=store_rows,
-    registers=(),
-    extra_producer=None,
-    extra_warps: int = 1,
-):
-    """Divide the warpgroups of the CTA: warpgroup 0 produces, the others consume and store D.
-
-    epilogue_op: function of elements, see make_epilogue_op. produce, consume: mainloops;
-    `produce` calls griddep_wait itself. store: writes 64 rows of accumulators.
-    registers: per thread of producer and consumer; () takes those of the configuration.
-    extra_producer(pipeline, scheduler): what the next `extra_warps` warps of the producer run.
-    """
-    config = pipeline.config
-    if config.split_k > 1:
-        store = make_store_shares(pipeline, mma.d.dtype)
-    # Programmatic dependent launch: the set-up above may overlap the end of the previous kernel of
-    # the stream. Its results may be read, and its operands written, only behind griddep_wait.
-    tc.griddep_launch_dependents()
-
-    def producer():
-        if tc.threadIdx.x == 0:
-            produce(pipeline, scheduler)  # it waits before its first load
-        if extra_producer is not None and 1 <= tc.warp_id() <= extra_warps:
-            tc.griddep_wait()
-            extra_producer(pipeline, scheduler)
-        if config.split_k > 1:
-            # Matches the consumers' one in split_k.write_partials: a CTA has one tile.
-            tc.cluster_sync()
-
-    def consumers(consumer):
-        tc.griddep_wait()
-
-        def store_tile(acc, tile, row):
-            store(acc, consumer, epilogue, tile, row, epilogue_op, config)
-
-        consume(pipeline, mma, consumer, scheduler, store_tile)
-        tc.tma_store_wait(0, read=True)  # shared memory must outlive the TMA stores that read it
-
-    registers = registers or config.registers or None
-    tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
-    # No CTA may exit while a peer still multicasts into its tiles or arrives on its barriers.
-    tc.cluster_sync()
-
-
-def launch(config: HopperConfig):
-    """Declare the threads of a CTA, one CTA per SM, and the size of a cluster."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-
-
 def gemm_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_producers: int = 0):
     """The pipeline of A and B in either layout. extra_producers: see make_pipeline."""
     a_tiles, b_tiles = make_operands(a, b, config, traits)
@@ -284,36 +228,95 @@ def tile_scheduler(d, config: HopperConfig):
     return make_tile_scheduler(covered_shape(d, config), config)
 
 
-def warp_specialized_gemm(  # noqa: PLR0913
-    mma,
-    a,
-    b,
-    c,
-    d,
-    alpha,
-    beta,
-    config: HopperConfig,
-    traits: HopperTraits,
-    pipeline_of=gemm_pipeline,
-    scheduler_of=tile_scheduler,
-    buffers: int = 0,
-    place_of=same_place,
-    registers=None,
-    **warpgroups,
-):
-    """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`.
+@dataclass(frozen=True)
+class GemmParts:
+    """The parts that kernels with other operands, tiles or mainloops replace.
 
-    Kernels with other operands, tiles or mainloops replace parts. pipeline_of(a, b, config, traits)
-    makes the pipeline, scheduler_of(d, config) the tile scheduler. buffers: staging buffers of a
-    consumer; 0: two, or one if two cost a stage. place_of: see Epilogue. registers, warpgroups: of
-    run_warpgroups.
+    Attributes
+    ----------
+    pipeline_of, scheduler_of : function
+        pipeline_of(a, b, config, traits) makes the pipeline, scheduler_of(d, config) the tile scheduler.
+    produce, consume : function
+        Mainloops of the producer and of a consumer. `produce` calls griddep_wait itself.
+    store : function
+        Writes 64 rows of accumulators.
+    place_of : function
+        See Epilogue.
+    extra_producer : function or None
+        extra_producer(pipeline, scheduler): what the next `extra_warps` warps of the producer run.
+    buffers : int
+        Staging buffers of a consumer. 0: two, or one if two cost a stage.
+    registers : tuple of int, optional
+        Per thread of producer and consumer; (): those of the configuration. None: those of the
+        configuration, the traits and the types.
     """
+
+    pipeline_of: Callable[..., Any] = gemm_pipeline
+    scheduler_of: Callable[..., Any] = tile_scheduler
+    produce: Callable[..., Any] = produce
+    consume: Callable[..., Any] = consume
+    store: Callable[..., Any] = store_rows
+    place_of: Callable[[Any], Any] = same_place
+    extra_producer: Callable[..., Any] | None = None
+    extra_warps: int = 1
+    buffers: int = 0
+    registers: tuple[int, ...] | None = None
+
+
+def run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, parts: GemmParts = GemmParts()):
+    """Divide the warpgroups of the CTA: warpgroup 0 produces, the others consume and store D.
+
+    epilogue_op: function of elements, see make_epilogue_op.
+    """
+    config, store = pipeline.config, parts.store
+    if config.split_k > 1:
+        store = make_store_shares(pipeline, mma.d.dtype)
+    # Programmatic dependent launch: the set-up above may overlap the end of the previous kernel of
+    # the stream. Its results may be read, and its operands written, only behind griddep_wait.
+    tc.griddep_launch_dependents()
+
+    def producer():
+        if tc.threadIdx.x == 0:
+            parts.produce(pipeline, scheduler)  # it waits before its first load
+        if parts.extra_producer is not None and 1 <= tc.warp_id() <= parts.extra_warps:
+            tc.griddep_wait()
+            parts.extra_producer(pipeline, scheduler)
+        if config.split_k > 1:
+            # Matches the consumers' one in split_k.write_partials: a CTA has one tile.
+            tc.cluster_sync()
+
+    def consumers(consumer):
+        tc.griddep_wait()
+
+        def store_tile(acc, tile, row):
+            store(acc, consumer, epilogue, tile, row, epilogue_op, config)
+
+        parts.consume(pipeline, mma, consumer, scheduler, store_tile)
+        tc.tma_store_wait(0, read=True)  # shared memory must outlive the TMA stores that read it
+
+    registers = parts.registers or config.registers or None
+    tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
+    # No CTA may exit while a peer still multicasts into its tiles or arrives on its barriers.
+    tc.cluster_sync()
+
+
+def launch(config: HopperConfig):
+    """Declare the threads of a CTA, one CTA per SM, and the size of a cluster."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.cluster_size)
+
+
+def warp_specialized_gemm(
+    mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, parts: GemmParts = GemmParts()
+):
+    """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     launch(config)
-    buffers = buffers or traits.staging_buffers(config, a.dtype.itemsize)
-    epilogue = replace(make_epilogue(d, config, traits, buffers), place_of=place_of)
-    pipeline = pipeline_of(a, b, config, traits)
-    scheduler = scheduler_of(d, config)
-    if registers is None:
+    buffers = parts.buffers or traits.staging_buffers(config, a.dtype.itemsize)
+    epilogue = replace(make_epilogue(d, config, traits, buffers), place_of=parts.place_of)
+    pipeline = parts.pipeline_of(a, b, config, traits)
+    scheduler = parts.scheduler_of(d, config)
+    if parts.registers is None:
         registers = config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize)
+        parts = replace(parts, registers=registers)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
-    run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, registers=registers, **warpgroups)
+    run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, parts)
