@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +31,13 @@ from tensorcore_dsl.kernels.host.launch import (
     cached_call,
     without_terms,
 )
-from tensorcore_dsl.kernels.host.mixed_gemm import check_packed, mixed_gemm
+from tensorcore_dsl.kernels.host.mixed_gemm import mixed_gemm
+from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
-from tensorcore_dsl.kernels.host.sparse_gemm import check_sparse, sparse_gemm
+from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.problem import padding
 from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem, accumulator_dtype
@@ -159,7 +160,8 @@ def gemm(  # noqa: PLR0913
         stream,
     )
     if isinstance(a, SparseMatrix) or isinstance(b, PackedWeights):
-        return _gemm_of_format(a, b, c, out, row_out, extra, GemmOptions(*options))
+        product = sparse_gemm if isinstance(a, SparseMatrix) else mixed_gemm
+        return product(a, b, c, out, row_out, extra, GemmOptions(*options))
     results = () if out is None else (out,)
     if row_out is not None:
         results = (*results, row_out)
@@ -176,36 +178,6 @@ def gemm(  # noqa: PLR0913
         row_out = call.allocate_rows(a)
     call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values, row_out)
     return out, row_out
-
-
-class GemmOptions(NamedTuple):
-    """Options of a call of `gemm` that are no arrays; see there. `beta` is a number."""
-
-    alpha: float
-    beta: float
-    out_dtype: Any
-    accumulate: Any
-    epilogue: Epilogue | None
-    row_reductions: tuple[RowReduction, ...]
-    precision: str | None
-    bits: str
-    family: str | None
-    config: Any
-    stream: Any
-
-
-def _gemm_of_format(
-    a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
-) -> Any:
-    """Multiply a sparse A, or packed weights as B."""
-    o = options
-    operands.check_bits(o.bits)
-    scaled = o.alpha, o.beta, o.out_dtype, o.epilogue
-    if isinstance(a, SparseMatrix):  # sparse products have one order of summation
-        check_sparse(o.accumulate, o.family, o.row_reductions, row_out)
-        return sparse_gemm(a, b, c, out, extra, *scaled, o.precision, o.config, o.stream)
-    check_packed(o.accumulate, o.row_reductions, o.precision, o.bits, row_out)
-    return mixed_gemm(a, b, c, out, extra, *scaled, o.family, o.config, o.stream)
 
 
 def _prepare(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from tensorcore_dsl.kernels.hopper.packed_gemm import packed_gemm, packed_stages
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, present, vector_bytes
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c
+from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
 from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
@@ -27,7 +27,7 @@ from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
 from tensorcore_dsl.kernels.problem.padding import VECTOR_BYTES
 from tensorcore_dsl.kernels.problem.summation import summation_of_packed
 from tensorcore_dsl.kernels.sizes import cdiv
-from tensorcore_dsl.kernels.user_functions import EpilogueCall, check_epilogue
+from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": (HopperMixedConfig, HopperConfig)}
 MAX_SUMS = 128  # accumulators of a thread of packed_gemm, besides fragments of weights
@@ -36,47 +36,30 @@ log = logging.getLogger(__name__)
 
 
 def mixed_gemm(
-    a: Any, b: PackedWeights, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float, *others: Any
+    a: Any, b: PackedWeights, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
 ) -> Any:
-    """Compute alpha A B + beta C; arguments as for `gemm`, see `_prepare`."""
-    options = (alpha, beta, *others)
-    weights = b.operands
-    key = ("mixed", str(b.shape), str(b.dtype), b.zeros is None, str(alpha), str(beta), *options)
-    prepare = lambda: _prepare(a, b, c, out, extra, *options)
+    """Compute alpha A B + beta C; arguments as for `gemm`."""
+    weights, numbers = b.operands, (str(options.alpha), str(options.beta))
+    key = ("packed", str(b.shape), str(b.dtype), b.zeros is None, row_out is None, *numbers, *options)
+    prepare = lambda: _prepare(a, b, c, out, row_out, extra, options)
     return call_with_c(prepare, key, (a, *weights), (a, weights), a, c, out, extra)
 
 
 def _prepare(
-    a: Any,
-    b: PackedWeights,
-    c: Any,
-    out: Any,
-    extra: EpilogueArgs,
-    alpha: float,
-    beta: float,
-    out_dtype: Any,
-    epilogue: Callable[..., Any] | None,
-    family: str | None,
-    config: MixedConfig | HopperMixedConfig | HopperConfig | None,
-    stream: Any,
+    a: Any, b: PackedWeights, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
 ) -> PreparedCall:
-    check_stream(stream)
-    epilogue = check_epilogue(epilogue, extra.names)
-    problem, d, read = describe_packed(a, b, c, out, out_dtype, alpha, beta, epilogue)
+    operands.check_bits(options.bits)
+    check_packed(options, row_out)
+    check_stream(options.stream)
+    options = options._replace(epilogue=check_epilogue(options.epilogue, extra.names))
+    problem, d, read = describe_packed(a, b, c, out, options)
     check_written(read | extra.described(), "c", out=out)
-    plan = plan_mixed(b, problem, family, config)
-    return prepared(plan, problem, (a, b.operands), c, d, extra, stream)
+    plan = plan_mixed(b, problem, options.family, options.config)
+    return prepared(plan, problem, (a, b.operands), c, d, extra, options.stream)
 
 
 def describe_packed(
-    a: Any,
-    b: PackedWeights,
-    c: Any,
-    out: Any,
-    out_dtype: Any,
-    alpha: float,
-    beta: float,
-    epilogue: Callable[..., Any] | EpilogueCall | None,
+    a: Any, b: PackedWeights, c: Any, out: Any, options: GemmOptions
 ) -> tuple[GemmProblem, Any, dict[str, Description]]:
     """Describe and check a product; returns the result's array and the operands, too."""
     read = described(a=a, **present(c=c)) | describe_weights(b)
@@ -85,10 +68,9 @@ def describe_packed(
     if dtype not in (tc.f16, tc.bf16):
         raise tc.ArgumentError(f"a holds {dtype}; packed weights are multiplied by f16 and bf16")
     in_b = in_a._replace(shape=b.shape)
-    operands.check_operands(in_a, in_b, in_c, beta)
-    d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
-    scalars = operands.convert_scalars(dtype, alpha, beta)
-    return GemmProblem(in_a, in_b, in_c, in_d, *scalars, epilogue=epilogue), d, read
+    operands.check_operands(in_a, in_b, in_c, options.beta)
+    d, in_d = operands.result_array(a, out, dtype, (M, N), options.out_dtype)
+    return options.problem(in_a, in_b, in_c, in_d), d, read
 
 
 def plan_mixed(
@@ -130,16 +112,14 @@ def plan_mixed(
     return replace(plan, traits=of_parts, partial_sums=traits, partial_dtype=tc.f32)
 
 
-def check_packed(
-    accumulate: Any, row_reductions: Any, precision: Any, bits: Any, row_out: Any = None
-) -> None:
+def check_packed(options: GemmOptions, row_out: Any = None) -> None:
     """Products with packed weights have one accumulator type."""
     refused = {
-        "accumulate": accumulate is not None,
-        "row_reductions": not isinstance(row_reductions, tuple) or bool(row_reductions),
+        "accumulate": options.accumulate is not None,
+        "row_reductions": not isinstance(options.row_reductions, tuple) or bool(options.row_reductions),
         "row_out": row_out is not None,
-        "precision": precision is not None,
-        "bits='batch_invariant'": bits != ANY,
+        "precision": options.precision is not None,
+        "bits='batch_invariant'": options.bits != ANY,
     }
     names = [name for name, is_used in refused.items() if is_used]
     if names:

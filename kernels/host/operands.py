@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, describe
+from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.arguments import described, element_type, f32_number, number, present, shown
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
-from tensorcore_dsl.kernels.problem.gemm_problem import BITS, FAST, accumulator_dtype
+from tensorcore_dsl.kernels.problem.gemm_problem import BITS, FAST, GemmProblem, accumulator_dtype
+from tensorcore_dsl.kernels.user_functions import Epilogue
 
 PRECISIONS = ("f32", "tf32")  # precisions of f32 products, the default first
 # Element type of A and B -> element types that D may have, the default first.
@@ -30,6 +32,27 @@ MIXED = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
 # Element types of C, except for products of integers.
 ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
 S32_ADDENDS = (tc.s32, tc.s16, tc.s8, tc.u16, tc.u8)
+
+
+class GemmOptions(NamedTuple):
+    """Options of a call of `gemm` that are no arrays; see there."""
+
+    alpha: float
+    beta: float
+    out_dtype: Any
+    accumulate: Any
+    epilogue: Epilogue | None
+    row_reductions: tuple[RowReduction, ...]
+    precision: str | None
+    bits: str
+    family: str | None
+    config: Any
+    stream: Any
+
+    def problem(self, a: Description, b: Description, c: Description | None, d: Description) -> GemmProblem:
+        """Make the problem of a sparse A or of packed weights as B. `epilogue` is a checked one."""
+        scalars = convert_scalars(a.type.dtype, self.alpha, self.beta)
+        return GemmProblem(a, b, c, d, *scalars, epilogue=self.epilogue, precision=self.precision)
 
 
 def describe_operands(

@@ -87,18 +87,19 @@ def plan(  # noqa: PLR0913
     names = named_arguments(epilogue_args)
     if isinstance(a, SparseMatrix) or isinstance(b, PackedWeights):
         operands.check_bits(bits)
-        function = check_epilogue(epilogue, names)
+        chosen: Any = row_reductions, precision, bits, family, config, None
+        options = operands.GemmOptions(
+            alpha, beta, out_dtype, accumulate, check_epilogue(epilogue, names), *chosen
+        )
         if isinstance(a, SparseMatrix):
-            check_sparse(accumulate, family, row_reductions)
-            options: Any = c, d, out_dtype, alpha, beta, function, precision
-            problem = describe_sparse(a, b, *options)[0]
+            check_sparse(options)
+            problem = describe_sparse(a, b, c, d, options)[0]
             if problem.K == 0 and 0 not in problem.d.shape:  # like `gemm`
                 a, b = zero_sparse_factors(a.values, b)
-                problem = describe_sparse(a, b, *options)[0]
+                problem = describe_sparse(a, b, c, d, options)[0]
             return plan_sparse(a, problem, config)
-        check_packed(accumulate, row_reductions, precision, bits)
-        problem = describe_packed(a, b, c, d, out_dtype, alpha, beta, function)[0]
-        return plan_mixed(b, problem, family, config)
+        check_packed(options)
+        return plan_mixed(b, describe_packed(a, b, c, d, options)[0], family, config)
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b), out_dtype)[1]
     check_row_reductions(row_reductions)

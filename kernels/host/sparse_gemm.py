@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,45 +16,36 @@ from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, present
 from tensorcore_dsl.kernels.host.arrays import TERMS, zero_terms
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c, without_terms
+from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress
 from tensorcore_dsl.kernels.problem import families, padding
 from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
 from tensorcore_dsl.kernels.problem.summation import summation_of_sparse
-from tensorcore_dsl.kernels.user_functions import EpilogueCall, check_epilogue
+from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 log = logging.getLogger(__name__)
 
 
 def sparse_gemm(
-    a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float, *others: Any
+    a: SparseMatrix, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
 ) -> Any:
-    """Compute alpha A B + beta C with wgmma.sp; arguments as for `gemm`, see `_prepare`."""
-    options = (alpha, beta, *others)
+    """Compute alpha A B + beta C with wgmma.sp; arguments as for `gemm`."""
     operands = a.values, a.metadata, b
-    key = ("sparse", a.shape, str(alpha), str(beta), *options)
-    prepare = lambda: _prepare(a, b, c, out, extra, *options)
+    key = ("sparse", a.shape, row_out is None, str(options.alpha), str(options.beta), *options)
+    prepare = lambda: _prepare(a, b, c, out, row_out, extra, options)
     return call_with_c(prepare, key, operands, operands, b, c, out, extra)
 
 
 def _prepare(
-    a: SparseMatrix,
-    b: Any,
-    c: Any,
-    out: Any,
-    extra: EpilogueArgs,
-    alpha: float,
-    beta: float,
-    out_dtype: Any,
-    epilogue: Callable[..., Any] | None,
-    precision: str | None,
-    config: HopperConfig | None,
-    stream: Any,
+    a: SparseMatrix, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
 ) -> PreparedCall:
-    check_stream(stream)
-    epilogue = check_epilogue(epilogue, extra.names)
-    problem, d, read = describe_sparse(a, b, c, out, out_dtype, alpha, beta, epilogue, precision)
+    operands.check_bits(options.bits)
+    check_sparse(options, row_out)
+    check_stream(options.stream)
+    options = options._replace(epilogue=check_epilogue(options.epilogue, extra.names))
+    problem, d, read = describe_sparse(a, b, c, out, options)
     check_written(read | extra.described(), "c", out=out)
     if problem.K == 0 and 0 not in problem.d.shape:
 
@@ -63,17 +53,17 @@ def _prepare(
             sparse, b = zero_sparse_factors(values, b)
             return sparse.values, sparse.metadata, b
 
-        others = c, out, extra, 0, beta, out_dtype, epilogue, precision, config, stream
+        others = c, out, row_out, extra, options._replace(alpha=0)
         return without_terms(
             lambda values, metadata, b: _prepare(
                 SparseMatrix(values, metadata, (a.shape[0], TERMS)), b, *others
             ),
             zeros,
             (a.values, a.metadata, b),
-            stream,
+            options.stream,
         )
-    plan = plan_sparse(a, problem, config)
-    return prepared(plan, problem, (a.values, a.metadata, b), c, d, extra, stream)
+    plan = plan_sparse(a, problem, options.config)
+    return prepared(plan, problem, (a.values, a.metadata, b), c, d, extra, options.stream)
 
 
 def zero_sparse_factors(values: Any, b: Any) -> tuple[SparseMatrix, Any]:
@@ -82,30 +72,20 @@ def zero_sparse_factors(values: Any, b: Any) -> tuple[SparseMatrix, Any]:
 
 
 def describe_sparse(
-    a: SparseMatrix,
-    b: Any,
-    c: Any,
-    out: Any,
-    out_dtype: Any,
-    alpha: float,
-    beta: float,
-    epilogue: Callable[..., Any] | EpilogueCall | None,
-    precision: str | None,
+    a: SparseMatrix, b: Any, c: Any, out: Any, options: GemmOptions
 ) -> tuple[GemmProblem, Any, dict[str, Description]]:
     """Describe and check a product; returns the result's array and the operands, too."""
     read = described(a=a.values, metadata=a.metadata, b=b, **present(c=c))
     in_a, in_b = read["a"]._replace(shape=a.shape), read["b"]
     operands.check_rank("b", in_b, 2)
-    operands.check_operands(in_a, in_b, read.get("c"), beta)
-    operands.check_precision(a.dtype, precision)
-    if a.dtype == tc.f32 and precision != "tf32":
+    operands.check_operands(in_a, in_b, read.get("c"), options.beta)
+    operands.check_precision(a.dtype, options.precision)
+    if a.dtype == tc.f32 and options.precision != "tf32":
         raise tc.ArgumentError(
             "sparse f32 is multiplied as tf32 only, of 11 significant bits: precision='tf32'"
         )
-    d, in_d = operands.result_array(b, out, a.dtype, (a.shape[0], in_b.shape[1]), out_dtype)
-    scalars = operands.convert_scalars(a.dtype, alpha, beta)
-    problem = GemmProblem(in_a, in_b, read.get("c"), in_d, *scalars, epilogue=epilogue, precision=precision)
-    return problem, d, read
+    d, in_d = operands.result_array(b, out, a.dtype, (a.shape[0], in_b.shape[1]), options.out_dtype)
+    return options.problem(in_a, in_b, read.get("c"), in_d), d, read
 
 
 def plan_sparse(a: SparseMatrix, problem: GemmProblem, config: HopperConfig | None) -> Plan:
@@ -130,12 +110,13 @@ def plan_sparse(a: SparseMatrix, problem: GemmProblem, config: HopperConfig | No
     return replace(plan, summation=partial(summation_of_sparse, problem, config))
 
 
-def check_sparse(accumulate: Any, family: str | None, row_reductions: Any, row_out: Any = None) -> None:
+def check_sparse(options: GemmOptions, row_out: Any = None) -> None:
     """Sparse products have one family of kernels, one accumulator type and no row reductions."""
-    if not isinstance(row_reductions, tuple) or row_reductions or row_out is not None:
+    reductions = options.row_reductions
+    if not isinstance(reductions, tuple) or reductions or row_out is not None:
         raise tc.ArgumentError("a is a SparseMatrix; only dense products have `row_reductions`")
-    if accumulate is not None or family not in (None, "sm90"):
+    if options.accumulate is not None or options.family not in (None, "sm90"):
         raise tc.ArgumentError(
-            f"sparse products take neither accumulate ({accumulate} was given) nor another family "
-            f"than sm90 ({family})"
+            f"sparse products take neither accumulate ({options.accumulate} was given) nor another family "
+            f"than sm90 ({options.family})"
         )
