@@ -162,8 +162,8 @@ def _along(layout: Layout, axis: str, dtype: DType) -> Layout:
 
     def line(thread: Any, slot: Any) -> tuple[Any, Any]:
         of_layout = slots[slot] if isinstance(slot, np.ndarray) else int(slots[slot])
-        place = layout.formula(thread, of_layout)
-        return (place[0], 0 * slot) if axis == "rows" else (0 * slot, place[1])
+        element = layout.formula(thread, of_layout)
+        return (element[0], 0 * slot) if axis == "rows" else (0 * slot, element[1])
 
     count = (layout.rows, layout.cols)[index]
     # Equal for all layouts whose threads hold the same rows, so that their values combine.
@@ -202,8 +202,8 @@ def slots_of(held: np.ndarray, wanted: np.ndarray) -> tuple[int, ...] | None:
 
     Both are (threads, slots, ...) arrays of coordinates.
     """
-    places = {held[:, slot].tobytes(): slot for slot in reversed(range(held.shape[1]))}
-    slots = [places.get(wanted[:, slot].tobytes()) for slot in range(wanted.shape[1])]
+    slot_of = {held[:, slot].tobytes(): slot for slot in reversed(range(held.shape[1]))}
+    slots = [slot_of.get(wanted[:, slot].tobytes()) for slot in range(wanted.shape[1])]
     return None if None in slots else tuple(slots)  # type: ignore[arg-type]
 
 

@@ -539,7 +539,7 @@ def test_metadata_reach_their_rows(nibbles, wide, selector):
             quad = {0: low & 0xFFFFFFFF, 1: high & 0xFFFFFFFF, 2: low >> 32, 3: high >> 32}
         for lane, word in quad.items():
             lanes[4 * g + lane] = word
-    places = sparse.places(selector, nibbles, wide)
+    places = sparse.metadata_bits(selector, nibbles, wide)
     assert (lanes[places >> 5] >> (places & 31).astype(np.uint32) & 15 == rows).all()
 
 

@@ -259,7 +259,7 @@ class Adds:
     program: Program
 
     def __call__(self, first: int, ctas: int, _: Event) -> Report:
-        self.array[first : first + ctas] += self.program.places
+        self.array[first : first + ctas] += self.program.vregs
         return Report()
 
 
@@ -396,7 +396,7 @@ finally:
 
     def test_know_the_programs_that_were_there(self):
         """A copy of an array that both see is changed by copies of the program."""
-        programs = [Program(Builder().kernel, places=3), Program(Builder().kernel, places=50)]
+        programs = [Program(Builder().kernel, vregs=3), Program(Builder().kernel, vregs=50)]
         programs[0].publish()
         (moved,) = self.pool.arena.take([GlobalPointer(np.zeros(10, np.int32), "x")])
         self.run(Adds(moved.array, programs[0]))

@@ -51,8 +51,8 @@ class _Group:
 
     def takes(self, launch: PreparedLaunch) -> bool:
         """May a launch overlap with the last one? Not if the host has changed arrays since."""
-        place, last = launch.place, self.launches[-1].place
-        follows = place is not None and last is not None and place.pdl and place.stream == last.stream
+        queued, last = launch.queued, self.launches[-1].queued
+        follows = queued is not None and last is not None and queued.pdl and queued.stream == last.stream
         pairs = zip(_flat(self.arguments), _flat(self.after), strict=True)
         return follows and all(
             now.tobytes() == then.tobytes() for now, then in pairs if isinstance(now, np.ndarray)

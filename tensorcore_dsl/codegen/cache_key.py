@@ -122,12 +122,12 @@ def package_state(of_ir: bool = False) -> str:
 
 
 @cache
-def _state(place: str) -> str:
+def _state(path: str) -> str:
     """State of a top-level module in a file."""
-    folder, name = os.path.split(place)
+    folder, name = os.path.split(path)
     if name.startswith("__init__."):
         return _hash(_files(folder))
-    return _hash([(place, os.stat(place).st_size, os.stat(place).st_mtime_ns)])
+    return _hash([(path, os.stat(path).st_size, os.stat(path).st_mtime_ns)])
 
 
 def _hash(files: Iterable[tuple[str, int, int]]) -> str:
@@ -198,9 +198,9 @@ class _Walk:
             return
         self.packages.add(package)
         versions = versions_behind(package)
-        place = getattr(sys.modules[package], "__file__", None)
-        if versions is None and place and is_installed_file(place):  # copied there by hand
-            versions = (_state(place),)
+        path = getattr(sys.modules[package], "__file__", None)
+        if versions is None and path and is_installed_file(path):  # copied there by hand
+            versions = (_state(path),)
         self.put("package", package, *(versions or ()))
 
     def visit_all(self, *values: Any) -> None:
@@ -429,8 +429,8 @@ def is_opaque(module: types.ModuleType) -> bool:
 
 def is_extension(module: Any) -> bool:
     """Whether a module is machine code."""
-    place = getattr(module, "__file__", None)
-    return isinstance(place, str) and place.endswith(tuple(EXTENSION_SUFFIXES))
+    path = getattr(module, "__file__", None)
+    return isinstance(path, str) and path.endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def is_installed(value: Any) -> bool:

@@ -91,8 +91,8 @@ def diagnostics_of(cubin: Cubin, kernel: Place, lines: Callable[[], Lines]) -> t
         messages = [(_unknown_message(cubin.log), 0)]
     slow = [text for text in resources.warnings if _SLOW.search(text)]
     messages += [(_advised(text), _line(text, cubin.ptx)) for text in slow]
-    places = lines() if any(line for _, line in messages) else {}
-    return tuple(Diagnostic(text, *places.get(line, kernel)) for text, line in messages)
+    locations = lines() if any(line for _, line in messages) else {}
+    return tuple(Diagnostic(text, *locations.get(line, kernel)) for text, line in messages)
 
 
 def _spill_message(resources: Resources, ptx: str) -> str:

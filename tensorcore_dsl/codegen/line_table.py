@@ -100,8 +100,8 @@ class LineTable:
 
 def original_names(kernel: Kernel) -> dict[str, str]:
     """The name of each file of the kernel's source, by the name that tools see."""
-    places = (node.loc for node in walk(kernel.body) if node.loc is not None)
-    names = {loc.filename for place in places for loc in place.chain()}
+    locs = (node.loc for node in walk(kernel.body) if node.loc is not None)
+    names = {loc.filename for place in locs for loc in place.chain()}
     return {printable(name): name for name in names}
 
 
@@ -113,7 +113,7 @@ def source_lines(text: str, kernel: Kernel, counted: bool = True) -> dict[int, P
     originals = original_names(kernel)
     files: dict[str, str] = {}
     sources: dict[int, Place] = {}
-    number, place, in_section = 0, None, False
+    number, source, in_section = 0, None, False
     for line in text.splitlines():
         directive = in_section or _DIRECTIVE.match(line) is not None
         in_section = line.startswith(".section") or (in_section and line != "}")
@@ -121,7 +121,7 @@ def source_lines(text: str, kernel: Kernel, counted: bool = True) -> dict[int, P
         if match := _FILE.match(line):
             files[match[1]] = originals[match[2]]
         elif match := _LOC.match(line):
-            place = files[match[1]], int(match[2])
-        elif place is not None and not directive:
-            sources[number] = place
+            source = files[match[1]], int(match[2])
+        elif source is not None and not directive:
+            sources[number] = source
     return sources

@@ -18,8 +18,8 @@ def installed(program: str) -> Iterator[Path]:
     *wheels, triton = _WHEELS
     roots = [Path(entry) for entry in sys.path if entry]
     for root in roots:
-        for place in wheels:
-            yield from (folder / name for folder in sorted(root.glob(place)))
+        for pattern in wheels:
+            yield from (folder / name for folder in sorted(root.glob(pattern)))
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(variable):
             yield Path(home) / "bin" / name

@@ -29,10 +29,10 @@ def cores() -> int:
 @cache
 def cache_bytes() -> int:
     """Bytes of the second-level cache of a processor."""
-    for place in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         with suppress(OSError, ValueError):
-            if int((place / "level").read_text()) == 2:
-                return int((place / "size").read_text().strip().removesuffix("K")) << 10
+            if int((folder / "level").read_text()) == 2:
+                return int((folder / "size").read_text().strip().removesuffix("K")) << 10
     return CACHE
 
 

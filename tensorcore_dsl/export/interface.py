@@ -105,8 +105,8 @@ class Interface:
             rows.append((f"{names[tensor_map.argument]}_map{number}", "tensor map", MAP_BYTES))
         offsets = self.cubin.parameter_offsets()
         return [
-            {"name": name, "type": ptx, "size": size, "offset": offsets.get(place, (None,))[0]}
-            for place, (name, ptx, size) in enumerate(rows)
+            {"name": name, "type": ptx, "size": size, "offset": offsets.get(i, (None,))[0]}
+            for i, (name, ptx, size) in enumerate(rows)
         ]
 
     def as_json(self) -> dict[str, Any]:

@@ -101,25 +101,33 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
         builder.kernel.params.append(Param(f"{name}{p.suffix}", scalar.value))
         registers[p.argument, p.suffix] = scalar
     arguments: dict[str, Any] = {}
-    for place, (name, kind) in enumerate(zip(names, types, strict=True)):
+    for argument_index, (name, kind) in enumerate(zip(names, types, strict=True)):
         if kind is None:
             arguments[name] = None
         elif isinstance(kind, ArrayType):
-            arguments[name] = _array(builder, registers, place, kind, name)
+            arguments[name] = _array(builder, registers, argument_index, kind, name)
         elif kind.dtype.kind == "p":
-            arguments[name] = registers[place, ""] != 0
+            arguments[name] = registers[argument_index, ""] != 0
         else:
-            arguments[name] = Scalar(registers[place, ""].value, kind.dtype)
+            arguments[name] = Scalar(registers[argument_index, ""].value, kind.dtype)
     return arguments
 
 
 def _array(
-    builder: Builder, registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType, name: str
+    builder: Builder,
+    registers: dict[tuple[int, str], Scalar],
+    argument_index: int,
+    kind: ArrayType,
+    name: str,
 ) -> Array:
-    shape = tuple(registers[place, f"_shape{d}"] for d in range(kind.ndim))
-    strides = tuple(1 if unit else registers[place, f"_stride{d}"] for d, unit in enumerate(kind.unit))
-    builder.multiples[registers[place, ""].value] = kind.align
+    shape = tuple(registers[argument_index, f"_shape{d}"] for d in range(kind.ndim))
+    strides = tuple(
+        1 if unit else registers[argument_index, f"_stride{d}"] for d, unit in enumerate(kind.unit)
+    )
+    builder.multiples[registers[argument_index, ""].value] = kind.align
     for stride in strides:
         if isinstance(stride, Scalar):
             builder.multiples[stride.value] = max(kind.align * 8 // storage_bits(kind.dtype), 1)
-    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, place, f"{name!r}")
+    return Array(
+        registers[argument_index, ""], kind.dtype, shape, strides, kind.align, argument_index, f"{name!r}"
+    )

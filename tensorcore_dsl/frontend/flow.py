@@ -92,9 +92,9 @@ class Flow(Calls):
 
     def block(self, statements: Sequence[ast.stmt]) -> Status:
         """Evaluate statements; the result says how they ended."""
-        for place, statement in enumerate(statements):
+        for position, statement in enumerate(statements):
             self.mark(statement, "line")
-            following = statements[place + 1 :]
+            following = statements[position + 1 :]
             leaves = self._leaves(statement)
             if (
                 leaves

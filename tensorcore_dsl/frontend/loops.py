@@ -270,12 +270,12 @@ class _Variables:
         expected = {slot: self.carried[slot] for slot in self.expected}
         verdicts: dict[Slot, str] = {}
         for number, container in enumerate(self.entry.containers):
-            place = self.head.number(container)
-            if place is None:  # no longer referenced
+            head_number = self.head.number(container)
+            if head_number is None:  # no longer referenced
                 continue
-            exits = [contents[place] for contents in loop.states]
+            exits = [contents[head_number] for contents in loop.states]
             self._check_structure(number, exits)
-            for key, head in _entries(self.head.copies[place]):
+            for key, head in _entries(self.head.copies[head_number]):
                 afters = [self._at(after, key) for after in exits]
                 slot = number, key
                 if slot in expected:
@@ -414,18 +414,18 @@ class _Variables:
             tail = Block()
             with self.builder.inside(tail):
                 write(self.builder, copies)
-            place = way.block.nodes.index(way.before) if way.before else len(way.block)
-            way.block.nodes[place:place] = tail.nodes
+            position = way.block.nodes.index(way.before) if way.before else len(way.block)
+            way.block.nodes[position:position] = tail.nodes
 
     def _copies(self, contents: Contents, slots: Iterable[Slot] = ()) -> Copies:
         """The copies to the registers of slots, or of all, where the containers hold `contents`."""
         copies: Copies = []
         for number, key in slots or self.carried:
-            place = self.head.number(self.entry.containers[number])
-            if place is None:
+            head_number = self.head.number(self.entry.containers[number])
+            if head_number is None:
                 continue
-            head = self.head.resolved(self.head.copies[place][key], self.head.copies)
-            after = self.head.resolved(self._at(contents[place], key), contents)
+            head = self.head.resolved(self.head.copies[head_number][key], self.head.copies)
+            after = self.head.resolved(self._at(contents[head_number], key), contents)
             self._collect(head, after, copies)
         return copies
 
@@ -463,8 +463,8 @@ class _Variables:
         """After the loop, variables are their registers; names first bound inside are undefined."""
         self.head.restore()
         for frame in self.frames:
-            place = self.head.number(frame.variables) or 0
-            for name in dict.fromkeys(n for way in loop.exits for n in way.contents[place]):
+            head_number = self.head.number(frame.variables) or 0
+            for name in dict.fromkeys(n for way in loop.exits for n in way.contents[head_number]):
                 if name not in frame.variables:
                     frame.variables[name] = Undefined(
                         f"it is assigned only inside {self.where}, which may not run"

@@ -66,8 +66,8 @@ def _lambdas(nodes: Sequence[Function], code: types.CodeType) -> list[Function]:
     named = [n for n in nodes if _parameters(n) == code.co_varnames[: code.co_argcount]]
     if len(named) < 2 or not hasattr(code, "co_positions"):  # Python 3.10
         return named
-    places: list[Any] = [p for p in code.co_positions() if None not in p and p[3] != 0]
-    holding = [n for n in named if any(_holds(n.body, *place) for place in places)]
+    spans: list[Any] = [p for p in code.co_positions() if None not in p and p[3] != 0]
+    holding = [n for n in named if any(_holds(n.body, *span) for span in spans)]
     return holding[-1:]  # the innermost: of nested ones, the tree lists the outer one first
 
 
@@ -91,8 +91,8 @@ def _place_of_yield(function: Any) -> Loc | None:
     first = min(yields, key=lambda n: (n.lineno, n.col_offset), default=None)
     if first is None:
         return None
-    place = first.lineno, first.col_offset, first.end_col_offset or 0
-    return Loc(source.filename, *place, function.__name__)
+    span = first.lineno, first.col_offset, first.end_col_offset or 0
+    return Loc(source.filename, *span, function.__name__)
 
 
 def require_source(function: Any) -> Source:

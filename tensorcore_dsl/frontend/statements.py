@@ -213,9 +213,9 @@ class Evaluator(Flow):
         values = list(value)
         stars = [i for i, t in enumerate(targets) if isinstance(t, ast.Starred)]
         if stars and len(values) >= len(targets) - 1:
-            place = stars[0]
-            end = len(values) - (len(targets) - place - 1)
-            values = [*values[:place], values[place:end], *values[end:]]
+            star = stars[0]
+            end = len(values) - (len(targets) - star - 1)
+            values = [*values[:star], values[star:end], *values[end:]]
         if len(values) != len(targets):
             raise CompileError(f"{len(list(value))} values for {len(targets)} names")
         for target, item in zip(targets, values, strict=True):

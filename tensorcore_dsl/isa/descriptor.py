@@ -106,14 +106,14 @@ class Descriptor:
         """Addresses of the chunks of `some` descriptors, whose swizzle has this width."""
         leading, stride = (_shared(x[some, None]) for x in (self.leading, self.stride))
         if transposed and width:
-            places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
+            offsets = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
         elif transposed:
-            places = byte // 16 * stride + line // 8 * leading + line % 8 * 16
+            offsets = byte // 16 * stride + line // 8 * leading + line % 8 * 16
         elif width:
-            places = line // 8 * stride + byte // width * leading + line % 8 * width + byte % width
+            offsets = line // 8 * stride + byte // width * leading + line % 8 * width + byte % width
         else:
-            places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
-        return swizzled(self.start[some, None] + places, width, self.base[some, None])
+            offsets = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
+        return swizzled(self.start[some, None] + offsets, width, self.base[some, None])
 
 
 def _shared(column: np.ndarray) -> np.ndarray:
@@ -184,8 +184,8 @@ class SharedTile(NamedTuple):
 
     def element(self, address: int) -> str:
         """Name the element that contains a byte of the CTA, for messages."""
-        place = int(swizzled(np.array(address), self.swizzle, np.array(0))) - self.start
-        return f"element {list(element_index(place, self.shape, self.steps))} of {self.name}"
+        offset = int(swizzled(np.array(address), self.swizzle, np.array(0))) - self.start
+        return f"element {list(element_index(offset, self.shape, self.steps))} of {self.name}"
 
 
 class SharedTiles:
@@ -262,30 +262,30 @@ class SharedTiles:
         if tile is None:
             return
         end, first, last = tile.start + tile.bytes, int(chunks.min()), int(chunks.max()) + 16
-        place = f"{tile.name} at bytes {tile.start:#x} to {end - 1:#x}"
+        target = f"{tile.name} at bytes {tile.start:#x} to {end - 1:#x}"
         if tile.swizzle and descriptor.swizzle != tile.swizzle:
-            raise EmulationError(f"{what} has a {descriptor.swizzle}-byte swizzle; it points into {place}")
+            raise EmulationError(f"{what} has a {descriptor.swizzle}-byte swizzle; it points into {target}")
         if tile.start % max(8 * tile.swizzle, 1) == 0 and descriptor.base % (tile.swizzle // 16 or 1):
             raise EmulationError(
-                f"{what} has a base offset of {descriptor.base}; it points into {place}, whose "
+                f"{what} has a base offset of {descriptor.base}; it points into {target}, whose "
                 f"{tile.swizzle}-byte swizzle starts anew there: 0 is needed"
             )
         rows = tile.swizzle > 0 and tile.swizzle == tile.pitch and lines > 8
         if rows and descriptor.stride != 8 * tile.pitch:
             raise EmulationError(
                 f"{what} has a stride of {descriptor.stride} bytes from 8 rows to the next 8; it "
-                f"points into {place}, where these are {8 * tile.pitch}"
+                f"points into {target}, where these are {8 * tile.pitch}"
             )
         if tile.swizzle and tile.plane and atoms > 1 and descriptor.leading != tile.plane:
             raise EmulationError(
                 f"{what} has a leading offset of {descriptor.leading} bytes from one atom to the "
-                f"next; it points into {place}, where these are {tile.plane}"
+                f"next; it points into {target}, where these are {tile.plane}"
             )
         plain, pitch = not tile.swizzle and not descriptor.swizzle, tile.pitch
         cores = chunks.reshape(lines // 8, 8, -1)[:, 0] - tile.start
         if plain and pitch % CORE and pitch != CHUNK and (cores % pitch + CORE > pitch).any():
             raise EmulationError(
-                f"{what} has no swizzle and reads rows of {CHUNK} bytes side by side; it points into {place}, "
+                f"{what} has no swizzle and reads rows of {CHUNK} bytes side by side; it points into {target}, "
                 f"whose rows are {pitch} bytes apart"
             )
         ordered = np.sort(chunks)
@@ -293,10 +293,10 @@ class SharedTiles:
         if pitch and len(twice) and descriptor.leading and descriptor.stride:
             raise EmulationError(
                 f"{what} reads shared bytes {twice[0]:#x} to {twice[0] + CHUNK - 1:#x} twice, with a leading "
-                f"offset of {descriptor.leading} and a stride of {descriptor.stride} bytes; it points into {place}"
+                f"offset of {descriptor.leading} and a stride of {descriptor.stride} bytes; it points into {target}"
             )
         if first < tile.start or last > end:
-            raise OutOfBounds(f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {place}")
+            raise OutOfBounds(f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {target}")
 
 
 @vectorised
@@ -314,13 +314,13 @@ def alike(words: Any, whole: Any, first: Any) -> bool:
     return same
 
 
-def element_index(place: int, shape: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
-    """Index of the element at byte `place` of an array; steps: bytes of each axis."""
+def element_index(offset: int, shape: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
+    """Index of the element at byte `offset` of an array; steps: bytes of each axis."""
     index = [0] * len(shape)
     for axis in sorted(range(len(shape)), key=lambda i: -abs(steps[i])):
         if steps[axis] and shape[axis] > 1:
-            index[axis] = min(place // abs(steps[axis]), shape[axis] - 1)
-            place -= index[axis] * abs(steps[axis])
+            index[axis] = min(offset // abs(steps[axis]), shape[axis] - 1)
+            offset -= index[axis] * abs(steps[axis])
             if steps[axis] < 0:
                 index[axis] = shape[axis] - 1 - index[axis]
     return tuple(index)

@@ -85,11 +85,11 @@ def _refuse(instr: Instruction, wrong: np.ndarray, address: np.ndarray, allowed:
     """EmulationError for the first of the `wrong` threads (T,): its address is not `allowed`."""
     for thread in np.flatnonzero(wrong):
         peer = in_shared(address[thread], 32)
-        place = "in the shared memory of another CTA" if peer else "not in shared memory"
+        where = "in the shared memory of another CTA" if peer else "not in shared memory"
         copied = ". tc.bulk_copy copies a tile to another CTA" if peer else ""
         raise EmulationError(
             f"{instr.mnemonic}: lane {thread % 32} gives the generic address "
-            f"{int(address[thread]):#x}, which is {place}; {instr.opcode} needs an address of "
+            f"{int(address[thread]):#x}, which is {where}; {instr.opcode} needs an address of "
             f"{allowed} ({instr.section}){copied}"
         )
 

@@ -23,11 +23,11 @@ class Together:
     def __init__(self, steps: Sequence[Multiplication]) -> None:
         self.steps = steps
         self._loads: list[tuple[Multiplication, list[str]]] = []  # products, and the lines that each reads
-        places: dict[int, np.ndarray] = {}
+        outputs: dict[int, np.ndarray] = {}
         for step in steps:
-            new = [name for name, (_, out) in step.lines.items() if id(out) not in places]
+            new = [name for name, (_, out) in step.lines.items() if id(out) not in outputs]
             self._loads.append((step, new))
-            places.update((id(out), out) for _, out in step.lines.values())
+            outputs.update((id(out), out) for _, out in step.lines.values())
 
     @classmethod
     def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
@@ -73,14 +73,14 @@ class Together:
 
 def _placed(steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]]) -> list[Multiplication]:
     """Place products at other lines."""
-    places: dict[int, tuple[Lines, np.ndarray]] = {}
+    buffers: dict[int, tuple[Lines, np.ndarray]] = {}
     placed = []
     for step, named in zip(steps, lines, strict=True):
         product = copy(step)
         for name, operand in named.items():
-            if id(operand) not in places:
-                places[id(operand)] = operand, product.buffers.of(name, len(product.whole), operand)
-        product.lines = {name: places[id(operand)] for name, operand in named.items()}
+            if id(operand) not in buffers:
+                buffers[id(operand)] = operand, product.buffers.of(name, len(product.whole), operand)
+        product.lines = {name: buffers[id(operand)] for name, operand in named.items()}
         placed.append(product)
     return placed
 

@@ -210,10 +210,10 @@ def _reduced_instruction(instr: Instruction) -> Any:
 
 def _reduced_layout(layout: Layout) -> Any:
     opcode = layout.name.partition(".")[0]
-    place = _layouts(opcode).get(layout.name)
-    if place is None or _layout_at(*place) != layout:
+    key = _layouts(opcode).get(layout.name)
+    if key is None or _layout_at(*key) != layout:
         raise PicklingError(f"no instruction of the table has the layout {layout.name}")
-    return _layout_at, place
+    return _layout_at, key
 
 
 @cache

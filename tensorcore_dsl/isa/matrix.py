@@ -113,9 +113,9 @@ def _rows_of_elements(words: Any, transposed: bool, rows: Any) -> None:
                 lane, half = warp + 8 * matrix + line, 16 * (line % 2)
                 for i in range(4):
                     if transposed:
-                        place = warp + 8 * i + line // 2
-                        low = words[matrix, place] >> half & 0xFFFF
-                        high = words[matrix, place + 4] >> half & 0xFFFF
+                        source = warp + 8 * i + line // 2
+                        low = words[matrix, source] >> half & 0xFFFF
+                        high = words[matrix, source + 4] >> half & 0xFFFF
                         rows[i, lane] = low | high << 16
                     else:
                         rows[i, lane] = words[matrix, warp + 4 * line + i]

@@ -26,8 +26,8 @@ def _words(instr: Instruction) -> tuple[int, int, str]:
 def load_reduced(ctx: Context, instr: Instruction, p: Any) -> Any:
     """multimem.ld_reduce: each step rounds, with .acc::f32 to f32."""
     width, count, kind = _words(instr)
-    places = ctx.globals.each_rank(ctx, instr, p)
-    total, *others = [_elements(ctx.globals.load(ctx, place, width, count), kind) for place in places]
+    addresses = ctx.globals.each_rank(ctx, instr, p)
+    total, *others = [_elements(ctx.globals.load(ctx, address, width, count), kind) for address in addresses]
     if instr.params["acc"]:
         from tensorcore_dsl.numerics import convert
 
@@ -50,8 +50,8 @@ def _elements(words: np.ndarray, kind: str) -> np.ndarray:
 def store(ctx: Context, instr: Instruction, p: Any, value: Any) -> None:
     width, count, _ = _words(instr)
     words = np.broadcast_to(np.asarray(value).reshape(count, -1), (count, ctx.threads)).astype(f"u{width}")
-    for place in ctx.globals.each_rank(ctx, instr, p):
-        ctx.globals.store(ctx, place, words)
+    for address in ctx.globals.each_rank(ctx, instr, p):
+        ctx.globals.store(ctx, address, words)
 
 
 def reduce(ctx: Context, instr: Instruction, p: Any, value: Any) -> None:
@@ -63,14 +63,14 @@ def reduce(ctx: Context, instr: Instruction, p: Any, value: Any) -> None:
         return np.asarray(combine(_elements(old, kind), _elements(new, kind))).view(f"u{width}")
 
     words = np.broadcast_to(np.asarray(value).reshape(count, -1), (count, ctx.threads)).astype(f"u{width}")
-    for place in ctx.globals.each_rank(ctx, instr, p):
+    for address in ctx.globals.each_rank(ctx, instr, p):
         for i, word in enumerate(words):
-            ctx.globals.atomic(ctx, place + np.uint64(i * width), width, update, word)
+            ctx.globals.atomic(ctx, address + np.uint64(i * width), width, update, word)
 
 
 def store_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any) -> None:
-    for place in ctx.globals.each_rank(ctx, instr, dst):
-        ctx.bulk.store(place, src, size, instr.params.get("op"), instr.params.get("t"))
+    for address in ctx.globals.each_rank(ctx, instr, dst):
+        ctx.bulk.store(address, src, size, instr.params.get("op"), instr.params.get("t"))
 
 
 SCOPES = "cta cluster gpu sys"

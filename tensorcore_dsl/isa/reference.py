@@ -179,36 +179,36 @@ def merged(named: Iterable[tuple[Parts, Any]]) -> list[tuple[Pattern, list[Any]]
     while before != len(patterns):
         before = len(patterns)
         longest = max(map(len, patterns), default=0)
-        for place in reversed(range(longest)):
-            patterns = _merged_at(place, patterns)
+        for position in reversed(range(longest)):
+            patterns = _merged_at(position, patterns)
         if before == len(patterns):
-            for place in range(1, longest):
-                _absorb(place, patterns)
+            for position in range(1, longest):
+                _absorb(position, patterns)
     return list(patterns.items())
 
 
-def _merged_at(place: int, patterns: Groups) -> Groups:
-    """Merge patterns that differ only at `place`."""
+def _merged_at(position: int, patterns: Groups) -> Groups:
+    """Merge patterns that differ only at `position`."""
     alike: dict[tuple[Pattern, Pattern], list[Pattern]] = {}
     for pattern in patterns:
-        key = (pattern[:place], pattern[place + 1 :]) if len(pattern) > place else (pattern, ())
+        key = (pattern[:position], pattern[position + 1 :]) if len(pattern) > position else (pattern, ())
         alike.setdefault((*key, len(pattern)), []).append(pattern)  # type: ignore[arg-type]
     result: Groups = {}
     for group in alike.values():
         first = group[0]
         if len(group) > 1:
-            values = frozenset().union(*(p[place] for p in group))
-            first = (*first[:place], values, *first[place + 1 :])
+            values = frozenset().union(*(p[position] for p in group))
+            first = (*first[:position], values, *first[position + 1 :])
         result[first] = [instr for p in group for instr in patterns[p]]
     return result
 
 
-def _absorb(place: int, patterns: Groups) -> None:
-    """Merge a pattern with the same pattern without the part at `place`."""
+def _absorb(position: int, patterns: Groups) -> None:
+    """Merge a pattern with the same pattern without the part at `position`."""
     for pattern in list(patterns):
-        shorter = pattern[:place] + pattern[place + 1 :]
-        if len(pattern) > place and "" not in pattern[place] and shorter in patterns:
-            both = (*pattern[:place], pattern[place] | {""}, *pattern[place + 1 :])
+        shorter = pattern[:position] + pattern[position + 1 :]
+        if len(pattern) > position and "" not in pattern[position] and shorter in patterns:
+            both = (*pattern[:position], pattern[position] | {""}, *pattern[position + 1 :])
             patterns[both] = patterns.pop(shorter) + patterns.pop(pattern)
 
 
@@ -217,8 +217,8 @@ def _absorb(place: int, patterns: Groups) -> None:
 
 def pattern_text(pattern: Pattern, order: Sequence[str]) -> str:
     """A pattern as text, alternatives in the order in which they first come in `order`."""
-    place = {part: i for i, part in enumerate(dict.fromkeys(("", *order)))}
-    return "".join(braces(sorted(values, key=place.__getitem__)) for values in pattern)
+    rank = {part: i for i, part in enumerate(dict.fromkeys(("", *order)))}
+    return "".join(braces(sorted(values, key=rank.__getitem__)) for values in pattern)
 
 
 def braces(values: Sequence[str]) -> str:

@@ -44,8 +44,8 @@ def selectors(shape: str, a: str, packed: bool = False) -> tuple[int, ...]:
     return {4: (0, 1, 2, 3), 8: (0, 1), 16: (0,)}[nibbles_per_row(shape, a, packed)]
 
 
-def places(selector: int, nibbles: int, wide: bool) -> np.ndarray:
-    """Return (16, nibbles) the places of each row's nibbles in registers, 32 * lane + lowest bit.
+def metadata_bits(selector: int, nibbles: int, wide: bool) -> np.ndarray:
+    """Return (16, nibbles) the bits of each row's nibbles in registers, 32 * lane + lowest bit.
 
     For `wide` elements (16 bits and more), the halves of one register belong to rows g and g + 8.
     """
@@ -70,7 +70,7 @@ def drawing(nibbles: int, wide: bool, warps: int = 1) -> Layout:
     coords = np.empty((32, 8, 2), np.int64)
     for column in range(16):
         selector, nibble = divmod(column, nibbles)
-        lane, bit = np.divmod(places(selector, nibbles, wide)[:, nibble], 32)
+        lane, bit = np.divmod(metadata_bits(selector, nibbles, wide)[:, nibble], 32)
         coords[lane, bit // 4] = np.stack([np.arange(16), np.full(16, column)], axis=-1)
     opcode = "mma" if warps == 1 else "wgmma"
     name = f"metadata of {opcode}.sp, nibble i of selector f in column {nibbles} f + i"
@@ -92,23 +92,25 @@ def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.nda
     nibbles = nibbles_per_row(p["shape"], p["a"], packed)
     wide = dtypes.named(p["a"]).bits >= 16
     words = np.ascontiguousarray(warps(ctx, np.asarray(e, np.uint32)))
-    place = places(int(selector), nibbles, wide)
+    bit_offsets = metadata_bits(int(selector), nibbles, wide)
     selected, wrong = sparse_lines.selected(
         words,
-        place,
+        bit_offsets,
         _columns(p["a"], packed, nibbles),
         _undefined(p["a"], bool(p.get("ordered"))),
         ctx.whole_warps(),
     )
     if wrong is not None:
-        raise _meaningless(instr, words, place, wrong)
+        raise _meaningless(instr, words, bit_offsets, wrong)
     return selected
 
 
-def _meaningless(instr: Instruction, words: np.ndarray, place: np.ndarray, number: int) -> EmulationError:
+def _meaningless(
+    instr: Instruction, words: np.ndarray, bit_offsets: np.ndarray, number: int
+) -> EmulationError:
     """The error for a nibble that the manual leaves undefined."""
-    warp, line, chunk = (int(i) for i in np.unravel_index(number, (len(words), *place.shape)))
-    lane, bit = divmod(int(place[line, chunk]), 32)
+    warp, line, chunk = (int(i) for i in np.unravel_index(number, (len(words), *bit_offsets.shape)))
+    lane, bit = divmod(int(bit_offsets[line, chunk]), 32)
     return EmulationError(
         f"{instr.mnemonic}: warp {warp}, row {line} of A, chunk {chunk}: metadata "
         f"{int(words[warp, lane]) >> bit & 15:#06b} mean nothing"
@@ -122,11 +124,11 @@ def _columns(a: str, packed: bool, nibbles: int) -> np.ndarray:
     chunk = np.arange(nibbles, dtype=np.int32)[:, None, None]
     if a == "tf32":
         return np.asarray(2 * chunk + (codes == 0xE)[:, None])
-    places = np.stack([codes & 3, codes >> 2], axis=-1)
+    columns = np.stack([codes & 3, codes >> 2], axis=-1)
     if packed or stored_per_nibble(a) == 4:
-        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(16, 4)
-        return np.asarray(8 * chunk + places)
-    return np.asarray(4 * chunk + places)
+        columns = (2 * columns[..., None] + np.arange(2, dtype=np.int32)).reshape(16, 4)
+        return np.asarray(8 * chunk + columns)
+    return np.asarray(4 * chunk + columns)
 
 
 @cache

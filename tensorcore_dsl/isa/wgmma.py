@@ -275,8 +275,8 @@ class Multiplication:
         more: dict[str, Any] = {}
         if self.product.sparse:
             by_name = self.by_name
-            places = sparse.selection(ctx, self.instr, by_name["meta"], by_name["selector"])
-            more["selection"] = places.reshape(-1, 64, self.product.stored)
+            selection = sparse.selection(ctx, self.instr, by_name["meta"], by_name["selector"])
+            more["selection"] = selection.reshape(-1, 64, self.product.stored)
         return products.fragments(
             self.product,
             ctx.arch,

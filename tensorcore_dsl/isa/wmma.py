@@ -127,8 +127,8 @@ def load(ctx: Context, instr: Instruction, address: Any, *stride: Any) -> np.nda
     ctx.whole_warps()
     words: Any = None
     for memory, lanes, base in memories(ctx, instr, address):
-        places, width = _places(ctx, instr, layout, base, stride)
-        loaded = np.stack([memory.load(lanes, place, width, 1)[0] for place in places])
+        addresses, width = _places(ctx, instr, layout, base, stride)
+        loaded = np.stack([memory.load(lanes, start, width, 1)[0] for start in addresses])
         words = loaded if words is None else np.where(lanes.active, loaded, words)
     if width >= 4:
         return np.asarray(words)
@@ -145,13 +145,13 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any, *stride: A
     ctx.whole_warps()
     words = np.asarray(value).reshape(layout.registers, ctx.threads)
     for memory, lanes, base in memories(ctx, instr, address):
-        places, width = _places(ctx, instr, layout, base, stride)
+        addresses, width = _places(ctx, instr, layout, base, stride)
         per = max(4 // width, 1)
-        for slot, place in enumerate(places):
+        for slot, start in enumerate(addresses):
             word = words[slot // per]
             if per > 1:
                 word = (word >> np.uint32(8 * width * (slot % per))).astype(f"u{width}")
-            memory.store(lanes, place, word[None])
+            memory.store(lanes, start, word[None])
 
 
 # -- the table ---------------------------------------------------------------------------------

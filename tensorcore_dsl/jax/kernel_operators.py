@@ -185,9 +185,9 @@ class Operator:
         kernel = self.kernel
         stand_ins = {name: np.empty(x.shape, x.dtype) if _is_array(x) else x for name, x in values.items()}
         built = kernel.specialise((), stand_ins)
-        for name, place in written_arrays(built.ir, kernel.runtime_names).items():
+        for name, loc in written_arrays(built.ir, kernel.runtime_names).items():
             if name not in self.outputs:
-                raise tc.ArgumentError(f"{kernel.__name__} writes {name!r} here, which is no output", place)
+                raise tc.ArgumentError(f"{kernel.__name__} writes {name!r} here, which is no output", loc)
         static = {name: shown(x) for name, x in values.items() if not _is_array(x)}
         described = repr(
             (built.ptx, sizes, sorted(static.items()), sorted(self.launch.items()), list(values))

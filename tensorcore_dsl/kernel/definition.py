@@ -189,13 +189,13 @@ class Definition(Named):
     ) -> dict[str, Any]:
         """Bind arguments to parameters by name; `positional` take `args`."""
         names = [p.name for p in parameters]
-        places = [p.name for p in positional if not p.by_name]
-        if len(args) > len(places):
-            kind = "positional arguments" if len(places) < len(names) else "arguments"
+        named = [p.name for p in positional if not p.by_name]
+        if len(args) > len(named):
+            kind = "positional arguments" if len(named) < len(names) else "arguments"
             raise ArgumentError(
-                f"{self.__name__} takes {len(places)} {kind} ({listing(places)}), {len(args)} were given"
+                f"{self.__name__} takes {len(named)} {kind} ({listing(named)}), {len(args)} were given"
             )
-        values = dict(zip(places, args, strict=False))
+        values = dict(zip(named, args, strict=False))
         for name, value in named_args.items():
             if name not in names or name in values:
                 problem = "given twice" if name in values else "unknown"

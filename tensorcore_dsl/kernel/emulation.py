@@ -69,13 +69,13 @@ class Emulator:
             return replace(self, kernel=kernel).run(config, **named_args)
         runtime, constants = kernel.split(args, named_args)
         session, group = current_session(), current_devices()
-        place = queue_of(self.stream, config.pdl) if group is None else group.queue
+        queued = queue_of(self.stream, config.pdl) if group is None else group.queue
         if session is None:
-            return self.launch(config, runtime, self.compiled(runtime, constants), place)
+            return self.launch(config, runtime, self.compiled(runtime, constants), queued)
         order = session.order if self.order is None else self.order
         checked = replace(self, checks=session.checks, order=order)
         chosen = checked.compiled(runtime, constants)
-        launch = PreparedLaunch(checked, config, runtime, chosen, place)
+        launch = PreparedLaunch(checked, config, runtime, chosen, queued)
         return session.run(self.kernel.__name__, launch)
 
     def launch(
@@ -83,12 +83,12 @@ class Emulator:
         config: LaunchConfig,
         runtime: Sequence[Any],
         chosen: Specialisation,
-        place: Queued | None = None,
+        queued: Queued | None = None,
         overlap: Overlap | None = None,
     ) -> Report:
         """Run all CTAs of a specialisation with these run-time arguments.
 
-        place: the launch's place in its stream. None: no other launch uses its arrays.
+        queued: the launch's position in its stream. None: no other launch uses its arrays.
         overlap: other launches that run at the same time.
         """
         if dump.wanted():
@@ -104,7 +104,7 @@ class Emulator:
         checks = self.checks is not False
         how = self.profile, self.order, self.trace, limit_of(self.limit), self.timeline
         races = bool(self._checks_indices())
-        return chosen.emulate(config, runtime, checks, races, *how, place, overlap)
+        return chosen.emulate(config, runtime, checks, races, *how, queued, overlap)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """Return the specialisation to run, with its program."""
@@ -123,16 +123,16 @@ class Emulator:
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A launch inside a session; calling it runs it. place: its place in its stream."""
+    """A launch inside a session; calling it runs it. queued: its position in its stream."""
 
     emulator: Emulator
     config: LaunchConfig
     arguments: Sequence[Any]
     chosen: Specialisation
-    place: Queued | None = None
+    queued: Queued | None = None
 
     def __call__(self) -> Report:
-        return self.emulator.launch(self.config, self.arguments, self.chosen, self.place)
+        return self.emulator.launch(self.config, self.arguments, self.chosen, self.queued)
 
     def again(self, arguments: Sequence[Any], order: Order | None, overlap: Overlap) -> Report:
         """Run it again with other arguments of equal types, together with other launches."""

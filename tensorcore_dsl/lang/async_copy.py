@@ -77,10 +77,10 @@ def cp_async(
     >>> x[:4]
     array([0., 2., 4., 6.], dtype=float32)
     """
-    for place in (target, source):
-        if not isinstance(place, Pointer):
+    for pointer in (target, source):
+        if not isinstance(pointer, Pointer):
             raise OperandError(
-                f"{names.CP_ASYNC} takes pointers, tile.at(...) and array.at(...), not {describe(place)}"
+                f"{names.CP_ASYNC} takes pointers, tile.at(...) and array.at(...), not {describe(pointer)}"
             )
     if target.space != "shared" or source.space != "global":
         raise OperandError(

@@ -245,9 +245,9 @@ class Bounded(Struct):
         if self.area:
             whole = self._area_bound()
         elif len(strided) > 1 and size:
-            place = sum(b.index * b.stride for b in strided)
+            origin = sum(b.index * b.stride for b in strided)
             extent = sum((b.extent - 1) * b.stride for b in strided) + 1
-            whole = RunBound(place, extent, self.owner, size)
+            whole = RunBound(origin, extent, self.owner, size)
         else:
             self.check_bounds(bytes_, pred)
             return
@@ -278,10 +278,10 @@ class Bounded(Struct):
         swizzle = getattr(self, "swizzle", None)  # of tiles, and of pointers into them
         if not builder().checks:
             return self.address
-        place = Place(self.address.value, self.address.dtype)
+        address = Place(self.address.value, self.address.dtype)
         if swizzle is not None:
-            place.swizzle = swizzle
-        return place
+            address.swizzle = swizzle
+        return address
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ def copy_tile(
         _check_inside(tile, array, origin)
     plan = _plan(tile, array, origin, threads, thread, vector, bounded)
     copy = _to_shared if target is tile else _to_global
-    for place, exists in plan.places():
-        copy(plan, place, tuple(a + b for a, b in zip(origin, place, strict=True)), exists)
+    for tile_index, exists in plan.tile_indices():
+        copy(plan, tile_index, tuple(a + b for a, b in zip(origin, tile_index, strict=True)), exists)
 
 
 def _copy_by_tma(tile: Tile, array: Array, origin: Index, barrier: Mbarrier, to_shared: bool) -> None:
@@ -163,7 +163,7 @@ class _Plan:
         """Bytes of a vector."""
         return self.width * element_size(self.tile.dtype)
 
-    def places(self) -> Iterator[tuple[Index, Any]]:
+    def tile_indices(self) -> Iterator[tuple[Index, Any]]:
         """The tile's index of each vector of this thread, and whether there is one (or True)."""
         shape = list(self.tile.shape)
         shape[self.axis] //= self.width
@@ -214,8 +214,8 @@ def _plan(
     return _Plan(tile, array, axis, vector, threads, threadIdx.x if thread is None else thread, bounded)
 
 
-def _to_shared(plan: _Plan, place: Index, index: Index, exists: Any) -> None:
-    target = plan.tile.at(*place)
+def _to_shared(plan: _Plan, tile_index: Index, index: Index, exists: Any) -> None:
+    target = plan.tile.at(*tile_index)
     source, valid = _source(plan, index)
     guard = None if exists is True else exists
     if plan.bytes in (4, 8, 16):
@@ -247,8 +247,8 @@ def _existing(plan: _Plan, index: Index) -> Any:
     return select(inside, left, 0)
 
 
-def _to_global(plan: _Plan, place: Index, index: Index, exists: Any) -> None:
-    vector = plan.tile.at(*place).load(plan.width)
+def _to_global(plan: _Plan, tile_index: Index, index: Index, exists: Any) -> None:
+    vector = plan.tile.at(*tile_index).load(plan.width)
     guard = None if exists is True else exists
     if not plan.bounded:
         plan.array.at(*index).store(vector, pred=guard)

@@ -378,49 +378,49 @@ def _coordinates(layout: Layout, origin: Place) -> list[Place]:
 
 
 def load_places(
-    source: Tile | Array, places: Sequence[tuple[Any, ...]], bounded: bool, otherwise: Any
+    source: Tile | Array, indices: Sequence[tuple[Any, ...]], bounded: bool, otherwise: Any
 ) -> list[Scalar]:
     """The elements at these coordinates."""
     elements: list[Scalar] = []
-    step = 1 if bounded else _together(source, places)
-    for i in range(0, len(places), step):
+    step = 1 if bounded else _together(source, indices)
+    for i in range(0, len(indices), step):
         if bounded:
-            inside = inside_of(source, places[i])
-            pointer = unchecked_pointer(source, places[i])
+            inside = inside_of(source, indices[i])
+            pointer = unchecked_pointer(source, indices[i])
             elements.append(pointer.load(pred=inside, otherwise=otherwise))
         else:
-            loaded = source.at(*places[i]).load(step)
+            loaded = source.at(*indices[i]).load(step)
             elements += [loaded] if step == 1 else loaded.elements()
     return elements
 
 
 def store_places(
     target: Tile | Array,
-    places: Sequence[tuple[Any, ...]],
+    indices: Sequence[tuple[Any, ...]],
     elements: Sequence[Any],
     bounded: bool,
     pred: Any = None,
 ) -> None:
     """Store elements at these coordinates, those inside the target if `bounded`."""
-    step = 1 if bounded else _together(target, places)
-    for i in range(0, len(places), step):
+    step = 1 if bounded else _together(target, indices)
+    for i in range(0, len(indices), step):
         if bounded:
-            inside = inside_of(target, places[i])
+            inside = inside_of(target, indices[i])
             inside = inside if pred is None else inside & pred
-            unchecked_pointer(target, places[i]).store(elements[i], pred=inside)
+            unchecked_pointer(target, indices[i]).store(elements[i], pred=inside)
         elif step == 1:
-            target.at(*places[i]).store(elements[i], pred=pred)
+            target.at(*indices[i]).store(elements[i], pred=pred)
         else:
-            target.at(*places[i]).store(elements[i : i + step], pred=pred)
+            target.at(*indices[i]).store(elements[i : i + step], pred=pred)
 
 
-def _together(memory: Tile | Array, places: Sequence[tuple[Any, ...]]) -> int:
+def _together(memory: Tile | Array, indices: Sequence[tuple[Any, ...]]) -> int:
     """How many successive elements one access moves: 2 if all pairs are aligned neighbours."""
     size = element_size(memory.dtype)
-    if len(places) % 2 or not isinstance(memory.strides[-1], int) or memory.strides[-1] != 1:
+    if len(indices) % 2 or not isinstance(memory.strides[-1], int) or memory.strides[-1] != 1:
         return 1
     build = builder()
-    for left, right in zip(places[::2], places[1::2], strict=True):
+    for left, right in zip(indices[::2], indices[1::2], strict=True):
         if any(_distance(a, b) != 0 for a, b in zip(left[:-1], right[:-1], strict=True)):
             return 1
         if _distance(left[-1], right[-1]) != 1 or build.divisor(left[-1]) < 2:
@@ -444,10 +444,10 @@ def known_alignment(memory: Tile | Array) -> int:
     return min([16, build.divisor(memory.offset), build.divisor(memory.origin), *strides])
 
 
-def inside_of(memory: Tile | Array, place: tuple[Any, ...]) -> Any:
-    """Is the place inside the shape of `memory`? A predicate, or True."""
+def inside_of(memory: Tile | Array, indices: tuple[Any, ...]) -> Any:
+    """Are the indices inside the shape of `memory`? A predicate, or True."""
     inside: Any = True
-    for index, extent in zip(place, memory.shape, strict=True):
+    for index, extent in zip(indices, memory.shape, strict=True):
         if not isinstance(index, Scalar) and not isinstance(extent, Scalar):
             here: Any = 0 <= index < extent
         elif not isinstance(index, Scalar):
@@ -464,16 +464,16 @@ def inside_of(memory: Tile | Array, place: tuple[Any, ...]) -> Any:
     return inside
 
 
-def unchecked_pointer(memory: Tile | Array, place: tuple[Any, ...]) -> Pointer:
+def unchecked_pointer(memory: Tile | Array, indices: tuple[Any, ...]) -> Pointer:
     """The pointer to an element that may lie outside: it is then not accessed.
 
     An access checks the array of which a view is a part.
     """
     if isinstance(memory, Tile):
-        address = memory.moved(place, (), ()).address
+        address = memory.moved(indices, (), ()).address
         return Pointer(address, memory.dtype, memory.space, memory.bounds)
     address, bounds = memory.address, list(memory.bounds)
-    for index, extent, stride, axis in zip(place, memory.shape, memory.strides, memory.axes, strict=True):
+    for index, extent, stride, axis in zip(indices, memory.shape, memory.strides, memory.axes, strict=True):
         address = memory._step(address, index, stride)
         if builder().checks:
             bounds += axis.bounds(frozen(index), frozen(extent), stride)

@@ -105,7 +105,7 @@ def _check_index(index: Any, owner: Any) -> None:
 def normal_index(index: Any, owner: Any) -> tuple[Any, ...]:
     """An integer or a slice for each dimension; `...` and missing indices select everything."""
     index = index if isinstance(index, tuple) else (index,)
-    gaps = [place for place, i in enumerate(index) if i is Ellipsis]
+    gaps = [position for position, i in enumerate(index) if i is Ellipsis]
     if len(gaps) > 1:
         raise OperandError("an index has at most one `...`")
     fill = owner.ndim - (len(index) - len(gaps))
@@ -114,8 +114,8 @@ def normal_index(index: Any, owner: Any) -> tuple[Any, ...]:
             f"{owner.described} takes {owner.ndim} {'index' if owner.ndim == 1 else 'indices'}, "
             f"{len(index) - len(gaps)} were given"
         )
-    place = gaps[0] if gaps else len(index)
-    full = (*index[:place], *[slice(None)] * fill, *index[place + 1 :])
+    position = gaps[0] if gaps else len(index)
+    full = (*index[:position], *[slice(None)] * fill, *index[position + 1 :])
     for i in full:
         if not isinstance(i, slice):
             _check_index(i, owner)

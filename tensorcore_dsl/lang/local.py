@@ -77,9 +77,9 @@ class Local:
             return view
         if not chosen:
             return self.items[view.offset]
-        *_, result = (self.items[place] for place, _ in view._candidates(chosen))
-        for place, here in view._candidates(chosen):
-            result = arithmetic.select(builder(), here, self.items[place], result)
+        *_, result = (self.items[item] for item, _ in view._candidates(chosen))
+        for item, here in view._candidates(chosen):
+            result = arithmetic.select(builder(), here, self.items[item], result)
         return result
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -96,8 +96,8 @@ class Local:
         if not chosen:
             self.items[view.offset] = value
             return
-        for place, here in view._candidates(chosen):
-            self.items[place] = arithmetic.select(builder(), here, value, self.items[place])
+        for item, here in view._candidates(chosen):
+            self.items[item] = arithmetic.select(builder(), here, value, self.items[item])
 
     def _select(self, index: Any) -> tuple[Local, list[tuple[Scalar, int, int]]]:
         """The view by compile-time indices, and (index, extent, stride) of run-time indices."""
@@ -124,11 +124,11 @@ class Local:
     def _candidates(self, chosen: list[tuple[Scalar, int, int]]) -> Iterator[tuple[int, Any]]:
         """The positions in `items` that run-time indices can select, each with its condition."""
         for digits in itertools.product(*(range(extent) for _, extent, _ in chosen)):
-            place, here = self.offset, True
+            item, here = self.offset, True
             for digit, (index, _, stride) in zip(digits, chosen, strict=True):
-                place += digit * stride
+                item += digit * stride
                 here = here & (index == digit)
-            yield place, here
+            yield item, here
 
     @property
     def described(self) -> str:

@@ -74,11 +74,11 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     own_address(tile, names.LDMATRIX)
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = plan_matrices(layout, along)
-    places = list(_places(tile, layout))
+    origins = list(_origins(tile, layout))
     if plan is None or min(tile.strides) != 1:
-        fragments = [load_elements(_block(tile, layout, place), operand) for place in places]
+        fragments = [load_elements(_block(tile, layout, origin), operand) for origin in origins]
     else:
-        fragments = _load_matrices(tile, operand, layout, plan, places, along)
+        fragments = _load_matrices(tile, operand, layout, plan, origins, along)
     return _nest(fragments, tile.shape[0] // layout.rows, tile.shape[1] // layout.cols)
 
 
@@ -125,11 +125,11 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
     layout = stored_layout(fragments[0])
     _check_tile(tile, layout, "fragment.to(dtype) converts")
     own_address(tile, names.STMATRIX)
-    places = list(_places(tile, layout))
+    origins = list(_origins(tile, layout))
     different = next((f for f in fragments if f.value.type != fragments[0].value.type), None)
-    if len(places) != len(fragments) or different is not None:
+    if len(origins) != len(fragments) or different is not None:
         raise OperandError(
-            f"{tile.described} takes {len(places)} fragments of {layout.rows}x{layout.cols}; "
+            f"{tile.described} takes {len(origins)} fragments of {layout.rows}x{layout.cols}; "
             + (f"{len(fragments)} were given" if different is None else f"one is {different.described}")
         )
     along = "cols" if tile.strides[1] == 1 else "rows"
@@ -137,7 +137,7 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
     if plan is None:
         raise OperandError(f"{names.STMATRIX} cannot store {layout.name}; use tc.store_elements")
     registers = [r for fragment in fragments for r in fragment.registers]
-    corners = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
+    corners = [(r + dr, c + dc) for r, c in origins for dr, dc in plan.corners]
     while corners:
         count = len(_first_matrices(corners))
         pointer = _row_pointer(tile, corners[:count], along, plan)
@@ -268,13 +268,13 @@ def _check_tile(tile: Any, layout: Layout, advice: str) -> None:
         )
 
 
-def _places(tile: Tile, layout: Layout) -> Iterator[tuple[int, int]]:
+def _origins(tile: Tile, layout: Layout) -> Iterator[tuple[int, int]]:
     rows = range(0, tile.shape[0], layout.rows)
     return itertools.product(rows, range(0, tile.shape[1], layout.cols))
 
 
-def _block(tile: Tile, layout: Layout, place: tuple[int, int]) -> Tile:
-    return tile.moved(place, (layout.rows, layout.cols), tile.strides)
+def _block(tile: Tile, layout: Layout, origin: tuple[int, int]) -> Tile:
+    return tile.moved(origin, (layout.rows, layout.cols), tile.strides)
 
 
 def _nest(fragments: list[Any], rows: int, cols: int) -> Any:
@@ -287,10 +287,10 @@ def _nest(fragments: list[Any], rows: int, cols: int) -> Any:
 
 
 def _load_matrices(
-    tile: Tile, operand: Operand, layout: Layout, plan: MatrixPlan, places: list[tuple[int, int]], along: str
+    tile: Tile, operand: Operand, layout: Layout, plan: MatrixPlan, origins: list[tuple[int, int]], along: str
 ) -> list[RegisterGroup]:
     """All fragments of the tile, up to four matrices an instruction."""
-    wanted = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
+    wanted = [(r + dr, c + dc) for r, c in origins for dr, dc in plan.corners]
     registers: list[Scalar] = []
     while len(registers) < len(wanted):
         corners = _first_matrices(wanted[len(registers) :])

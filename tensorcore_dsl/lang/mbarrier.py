@@ -130,8 +130,8 @@ class Mbarrier(Bounded):
     def _arrive(self, count: SupportsIndex | None, pred: Any, drops: bool) -> None:
         count = None if count is None else _count(count, "the arrivals")
         name = names.mbarrier_arrive(self.in_cluster, count is not None, drops)
-        place = self.accessed(pred=pred)
-        operands = [place] if count is None else [place, count]
+        address = self.accessed(pred=pred)
+        operands = [address] if count is None else [address, count]
         emit(name, *operands, pred=pred)
 
     def arrive_cp_async(self, *, noinc: bool = False, pred: Any = None) -> None:
@@ -233,11 +233,11 @@ class Mbarrier(Bounded):
         """
         self._check_own("wait")
         build = builder()
-        parity, place = _parity(parity), self.accessed()
+        parity, address = _parity(parity), self.accessed()
         loop = While(Block(), build.scalar(True).value, Block())
         build.append(loop)
         with build.inside(loop.test):
-            over = emit(names.MBARRIER_TRY_WAIT, place, parity)
+            over = emit(names.MBARRIER_TRY_WAIT, address, parity)
             loop.condition = arithmetic.logical_not(build, over).value
 
     def remote(self, rank: SupportsIndex) -> Mbarrier:
@@ -286,8 +286,8 @@ class MbarrierArray(Struct):
         return self.tile.shape[0]
 
     def __getitem__(self, index: SupportsIndex) -> Mbarrier:
-        place = self.tile.at(index)
-        return Mbarrier(place.address, bounds=place.bounds)
+        element = self.tile.at(index)
+        return Mbarrier(element.address, bounds=element.bounds)
 
 
 def name_barriers(value: Any, name: str, depth: int) -> None:

@@ -424,14 +424,14 @@ def rank_bounds(rank: Any) -> tuple[Bound, ...]:
     return (RankBound(frozen(rank), ctas, "the cluster"),)
 
 
-def own_address(place: Any, what: str) -> Any:
+def own_address(pointer: Any, what: str) -> Any:
     """The address of a tile or pointer; OperandError if it is another CTA's."""
-    if place.space == CLUSTER_SPACE:
+    if pointer.space == CLUSTER_SPACE:
         raise OperandError(
-            f"{what} works on the CTA's own shared memory, not on {place.described}: load from "
+            f"{what} works on the CTA's own shared memory, not on {pointer.described}: load from "
             "there, and store to there"
         )
-    return place.address
+    return pointer.address
 
 
 def element_size(dtype: DType) -> int:

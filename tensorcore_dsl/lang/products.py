@@ -180,7 +180,10 @@ def as_operand(fragments: Fragments, operand: Operand, *, transposed: bool = Fal
         raise OperandError(plan)
     elements = [[f.elements() for f in row] for row in sources]
     blocks = [
-        [of_converted(operand, target, [elements[i][j][slot] for i, j, slot in places]) for places in row]
+        [
+            of_converted(operand, target, [elements[i][j][slot] for i, j, slot in registers])
+            for registers in row
+        ]
         for row in plan
     ]
     if len(blocks) == 1 or len(blocks[0]) == 1:

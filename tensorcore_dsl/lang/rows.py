@@ -108,8 +108,8 @@ def _filled(axis: str, like: Any, fill: Any, dtype: DTypeLike | None) -> Registe
     chosen = promote_types(of_like.dtype, of_like.dtype) if dtype is None else as_dtype(dtype)
     layout = along(of_like, axis, chosen)
     if callable(fill):
-        thread, place = this_thread(layout), _AXES[axis]
-        where = [layout.formula(thread, slot)[place] for slot in range(layout.slots)]
+        thread, axis_index = this_thread(layout), _AXES[axis]
+        where = [layout.formula(thread, slot)[axis_index] for slot in range(layout.slots)]
         values = [builder().call(fill, [line], {}) for line in where]
         if several := [value for value in values if isinstance(value, (RegisterGroup, list))]:
             raise OperandError(f"the function gives one number, not {describe(several[0])}")
@@ -307,12 +307,12 @@ def _reduced(
         raise OperandError(
             f"{members[0].described} and {different.described} hold other {axis}: they are reduced apart"
         )
-    place, lines = _AXES[axis], layouts[0]
+    axis_index, lines = _AXES[axis], layouts[0]
     call = functools.partial(_called, function)
     partial: list[Any] = [None] * lines.slots
     for group in members:
         assert group.layout is not None
-        where = _slots(group.layout, lines, place)
+        where = _slots(group.layout, lines, axis_index)
         for slot, element in zip(where, group.elements(), strict=True):
             partial[slot] = element if partial[slot] is None else call(partial[slot], element)
     for bit in _sharing(members[0], axis) if across_lanes else ():
@@ -487,8 +487,8 @@ def _loaded(
 ) -> RegisterGroup:
     of_like = layout_of(like)
     layout = along(of_like, axis, None if convert else _memory(source).dtype)
-    places = _places(source, layout, axis, origin, bounded)
-    elements = load_places(source, places, bounded, otherwise)
+    indices = _places(source, layout, axis, origin, bounded)
+    elements = load_places(source, indices, bounded, otherwise)
     if convert:
         elements = [element.to(layout.dtype) for element in elements]
     return of_elements(_operand(layout), layout, elements)
@@ -585,11 +585,11 @@ def _places(
 ) -> list[tuple[Any, ...]]:
     """The index of each value of this thread."""
     first = _origin(memory, origin)
-    thread, place, count = this_thread(layout), _AXES[axis], layout.rows * layout.cols
-    along = place if memory.ndim == 2 else 0
+    thread, axis_index, count = this_thread(layout), _AXES[axis], layout.rows * layout.cols
+    along = axis_index if memory.ndim == 2 else 0
     sizes = [count if number == along else 1 for number in range(memory.ndim)]
     check_extents(memory, sizes, first, bounded, f"there are {count} values")
-    where = [layout.formula(thread, slot)[place] for slot in range(layout.slots)]
+    where = [layout.formula(thread, slot)[axis_index] for slot in range(layout.slots)]
     if first is None:
         return [(line,) for line in where]
     return [(*first[:along], line + first[along], *first[along + 1 :]) for line in where]

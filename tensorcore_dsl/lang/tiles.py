@@ -372,12 +372,12 @@ class Tile(Indexed):
 
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:
         """Pointer to an element; `keep` copies what its checks need, if they come later."""
-        places = [_inside(i, 1, axis, self) for axis, i in enumerate(index)]
+        indices = [_inside(i, 1, axis, self) for axis, i in enumerate(index)]
         bounds = [*self.bounds, *self.area_bounds()]
-        for place, extent, stride, axis in zip(places, self.shape, self.strides, self._axes(), strict=True):
-            bounds += axis.bounds(keep(place), extent, stride)
-        place = self.moved(places, (), ()).address
-        pointer = Pointer(place, self.dtype, self.space, tuple(bounds), self.swizzle)
+        for i, extent, stride, axis in zip(indices, self.shape, self.strides, self._axes(), strict=True):
+            bounds += axis.bounds(keep(i), extent, stride)
+        address = self.moved(indices, (), ()).address
+        pointer = Pointer(address, self.dtype, self.space, tuple(bounds), self.swizzle)
         if keep is not frozen or not builder().checks:
             return pointer
         start, size = self.span()
@@ -420,8 +420,8 @@ class Tile(Indexed):
             span = (length - 1) * step + 1 if length else 0
             starts.append(_inside(start, span, axis.number, self))
             if step > 1 and stride == 1 and length > 1:
-                place, size = f"a view of {self.described}", element_size(self.dtype)
-                bounds.append(StepBound(0, 0, place, size, step))
+                owner, size = f"a view of {self.described}", element_size(self.dtype)
+                bounds.append(StepBound(0, 0, owner, size, step))
             if isinstance(start, Scalar):
                 bounds.append(Bound(frozen(start), extent, axis.place, length=span))
             shape.append(length)

@@ -336,8 +336,8 @@ def tma_load(
     options += [] if multicast is None else [_u16(multicast, "a multicast mask")]
     options += [] if policy is None else [policy]
     where = source.coordinates(index)
-    place, bar = tile.accessed(pred=pred), barrier.accessed(pred=pred)
-    emit(name, place, source.address, *where, bar, *options, pred=pred)
+    address, bar = tile.accessed(pred=pred), barrier.accessed(pred=pred)
+    emit(name, address, source.address, *where, bar, *options, pred=pred)
 
 
 def tma_store(
@@ -529,8 +529,8 @@ def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None
             f"multiples of 16 bytes; it was given {source.described} and {target.described}"
         )
     source.check_bounds(pred=pred)
-    place, bar = target.accessed(pred=pred), barrier.accessed(pred=pred)
-    emit(names.BULK_COPY_TO_CLUSTER, place, start, source.bytes, bar, pred=pred)
+    address, bar = target.accessed(pred=pred), barrier.accessed(pred=pred)
+    emit(names.BULK_COPY_TO_CLUSTER, address, start, source.bytes, bar, pred=pred)
 
 
 def _strides(array: Array) -> str:

@@ -161,8 +161,8 @@ def _roles(roles: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
     """The roles, each with the number of its first warpgroup."""
     if not roles:
         raise OperandError("tc.warp_specialize takes roles: (1, produce), (2, consume); none were given")
-    for place, role in enumerate(roles):
-        _check_role(place, role)
+    for number, role in enumerate(roles):
+        _check_role(number, role)
     if registers is None:
         registers = [0] * len(roles)
     elif not isinstance(registers, (list, tuple)) or len(registers) != len(roles):
@@ -176,16 +176,16 @@ def _roles(roles: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
     ]
 
 
-def _check_role(place: int, role: Any) -> None:
+def _check_role(number: int, role: Any) -> None:
     if not isinstance(role, (list, tuple)) or len(role) != 2 or not callable(role[1]):
         raise OperandError(
-            f"a role is a number of warpgroups and a function, such as (1, produce); role {place} "
+            f"a role is a number of warpgroups and a function, such as (1, produce); role {number} "
             f"is {describe(role)}"
         )
     count = role[0]
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise OperandError(
-            f"a role has one warpgroup or more, a number known at compile time; role {place} has "
+            f"a role has one warpgroup or more, a number known at compile time; role {number} has "
             f"{describe(count)}"
         )
 
@@ -210,13 +210,13 @@ def _fill_block(kernel: Kernel, roles: list[Role]) -> None:
 
 def _check_registers(kernel: Kernel, roles: list[Role]) -> None:
     """OperandError unless setmaxnreg takes the numbers, and the block has as many registers."""
-    for place, role in enumerate(roles):
+    for number, role in enumerate(roles):
         count = role.registers
         known = isinstance(count, int) and not isinstance(count, bool)
         if not known or count % REGISTER_STEP or not MIN_REGISTERS <= count <= MAX_REGISTERS:
             raise OperandError(
                 f"a thread has a multiple of {REGISTER_STEP} registers from {MIN_REGISTERS} to "
-                f"{MAX_REGISTERS}; role {place} is given {describe(count)}"
+                f"{MAX_REGISTERS}; role {number} is given {describe(count)}"
             )
     if kernel.max_registers is None and kernel.min_blocks is None:
         kernel.min_blocks = 1  # the assembler ignores setmaxnreg unless it knows the registers

@@ -116,7 +116,7 @@ def wgmma_async(
     if isinstance(a, Tile):
         _check_matrix(instr, "a", a, a_major, rows)
     steps = _steps(instr, "b", b, b_major, depth)
-    places = _metadata(instr, steps, metadata)
+    metadata_options = _metadata(instr, steps, metadata)
     of_a = _steps(instr, "a", a, a_major, stored) if isinstance(a, Tile) else len(a)
     if of_a != steps:
         raise OperandError(f"{instr}: a has {of_a} steps of K, b has {steps}")
@@ -128,7 +128,7 @@ def wgmma_async(
             "c": acc, "desc_b": wgmma_descriptor(_k_part(b, b_major, step * depth, depth), b_major),
             "scale_d": accumulate if step == 0 else True, "scale_a": -1 if negate_a else 1,
             "scale_b": -1 if negate_b else 1, "trans_a": int(a_major == "mn"),
-            "trans_b": int(b_major == "mn"), **places[step],
+            "trans_b": int(b_major == "mn"), **metadata_options[step],
         }  # fmt: skip
         if isinstance(a, Tile):
             operands_by_name["desc_a"] = wgmma_descriptor(_k_part(a, a_major, step * stored, stored), a_major)
@@ -261,11 +261,11 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
             f"{_staged((*tile.shape[:-1], tile.strides[-2]))} and pass tile[stage]; steps of K "
             "are made for whole tiles, or by tc.static_range"
         )
-    place = offset + int(tile.offset)
-    # An index like warpgroup - 1 makes `place` negative, modulo 2^32: it is added, not packed.
-    place = (place + (1 << 31)) % (1 << 32) - (1 << 31)
+    offset_bytes = offset + int(tile.offset)
+    # An index like warpgroup - 1 makes `offset_bytes` negative, modulo 2^32: it is added, not packed.
+    offset_bytes = (offset_bytes + (1 << 31)) % (1 << 32) - (1 << 31)
     bits = pack_descriptor(0, leading, 8 * tile.swizzle, tile.swizzle)
-    low = build.apply("add", start, (bits + (place >> 4)) & 0xFFFFFFFF).bits(dtypes.b32)
+    low = build.apply("add", start, (bits + (offset_bytes >> 4)) & 0xFFFFFFFF).bits(dtypes.b32)
     result: Scalar = emit(names.pack(64), low, build.literal(bits >> 32, dtypes.u32))
     return MatrixDescriptor(result, tile, major)
 

@@ -69,21 +69,21 @@ def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.inttoptr(address, POINTER)
 
 
-def load(builder: ir.IRBuilder, kind: Kind, place: ir.Value) -> Number:
+def load(builder: ir.IRBuilder, kind: Kind, address: ir.Value) -> Number:
     """Load the element at a pointer. A truth value takes a byte."""
     stored = BYTE if kind == BOOLEAN else llvm_type(kind)
-    loaded = builder.load(builder.bitcast(place, stored.as_pointer()), align=1, typ=stored)
+    loaded = builder.load(builder.bitcast(address, stored.as_pointer()), align=1, typ=stored)
     if kind == BOOLEAN:
         return Number(kind, builder.icmp_unsigned("!=", loaded, ir.Constant(stored, 0)))
     return Number(kind, loaded)
 
 
-def store(builder: ir.IRBuilder, kind: Kind, place: ir.Value, x: Any) -> None:
+def store(builder: ir.IRBuilder, kind: Kind, address: ir.Value, x: Any) -> None:
     stored = BYTE if kind == BOOLEAN else llvm_type(kind)
     value = cast(builder, kind, x).value
     if kind == BOOLEAN:
         value = builder.zext(value, stored)
-    builder.store(value, builder.bitcast(place, stored.as_pointer()), align=1)
+    builder.store(value, builder.bitcast(address, stored.as_pointer()), align=1)
 
 
 def view(builder: ir.IRBuilder, array: Array, items: Sequence[Any]) -> Array:
@@ -166,20 +166,20 @@ def jump(builder: ir.IRBuilder, block: ir.Block) -> None:
         builder.branch(block)
 
 
-def fill(builder: ir.IRBuilder, place: Array, value: Any) -> None:
+def fill(builder: ir.IRBuilder, target: Array, value: Any) -> None:
     """Store a number in all elements of a view, or an array of its shape."""
-    if not place.shape:
+    if not target.shape:
         number = element(builder, value) if isinstance(value, Array) else value
-        store(builder, place.type.dtype, place.address, number)
+        store(builder, target.type.dtype, target.address, number)
         return
-    with counted(builder, 0, Number(COUNT, place.shape[0])) as loop:
+    with counted(builder, 0, Number(COUNT, target.shape[0])) as loop:
         part = view(builder, value, [loop.index]) if isinstance(value, Array) else value
-        fill(builder, view(builder, place, [loop.index]), part)
+        fill(builder, view(builder, target, [loop.index]), part)
 
 
-def element(builder: ir.IRBuilder, place: Array) -> Number:
+def element(builder: ir.IRBuilder, array: Array) -> Number:
     """Load the value of a view with one element."""
-    return load(builder, place.type.dtype, place.address)
+    return load(builder, array.type.dtype, array.address)
 
 
 def any_of(builder: ir.IRBuilder, array: Array) -> Number:

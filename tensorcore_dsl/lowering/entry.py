@@ -126,7 +126,7 @@ class Entry:
         kind = ir.FunctionType(POINTER, [POINTER, POINTERS, WORD])
         self.function = ir.Function(self.module, kind, name)
         self.objects, self.arguments, count = self.function.args
-        self.places = {id(x): i for i, x in enumerate(objects(kinds))}
+        self.numbers = {id(x): i for i, x in enumerate(objects(kinds))}
         self.builder = ir.IRBuilder(self.function.append_basic_block())
         self.refused = self.function.append_basic_block()
         right = self.builder.icmp_unsigned("==", count, ir.Constant(WORD, len(kinds)))
@@ -155,11 +155,11 @@ class Entry:
         self.builder.position_at_end(block)
 
     def field(self, x: ir.Value, offset: int, kind: ir.Type = POINTER) -> ir.Value:
-        place = self.builder.gep(x, [ir.Constant(WORD, offset)])
-        return self.builder.load(self.builder.bitcast(place, kind.as_pointer()))
+        pointer = self.builder.gep(x, [ir.Constant(WORD, offset)])
+        return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()))
 
     def object(self, x: Any) -> ir.Value:
-        return self.field(self.objects, ITEMS + 8 * self.places[id(x)])
+        return self.field(self.objects, ITEMS + 8 * self.numbers[id(x)])
 
     def shared(self, x: Any) -> ir.Value:
         """Return an object with a new reference."""

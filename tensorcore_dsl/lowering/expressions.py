@@ -92,8 +92,8 @@ class Expressions:
         owner = self.visit(node.value)
         if not isinstance(owner, Array):
             return owner[self.visit(node.slice)]
-        place = self.part(node)
-        return place if place.shape else arrays.element(self.builder, place)
+        part = self.part(node)
+        return part if part.shape else arrays.element(self.builder, part)
 
     def part(self, node: ast.Subscript) -> Array:
         items = self.visit(node.slice)

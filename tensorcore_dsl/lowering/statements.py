@@ -81,9 +81,9 @@ class Body(Expressions):
             self.assign(node.target.id, self.operate(function, old, self.visit(node.value)))
             return
         assert isinstance(node.target, ast.Subscript)
-        place = self.part(node.target)
-        old = arrays.element(self.builder, place)
-        arrays.fill(self.builder, place, self.operate(function, old, self.visit(node.value)))
+        target = self.part(node.target)
+        old = arrays.element(self.builder, target)
+        arrays.fill(self.builder, target, self.operate(function, old, self.visit(node.value)))
 
     def bind(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Tuple):

@@ -70,7 +70,7 @@ class Memory(NamedTuple):
     ----------
     words : Value
         The words.
-    places : Value
+    bit_offsets : Value
         16 numbers for each block, 32 * word + lowest bit.
     ups : Value
         Numbers of bits by which elements are shifted up to the highest bit.
@@ -79,7 +79,7 @@ class Memory(NamedTuple):
     """
 
     words: Value
-    places: Value
+    bit_offsets: Value
     ups: Value
     kinds: Value
 
@@ -160,27 +160,27 @@ class Blocks(Emitter):
 
     # -- memory --------------------------------------------------------------------------------
 
-    def place(self, memory: Memory, block: Value, lane: int = 0) -> Value:
+    def pointer_to(self, memory: Memory, block: Value, lane: int = 0) -> Value:
         """Address of the word of a lane."""
         index = self.builder.add(self.builder.mul(block, self.count(LANES)), self.count(lane))
-        return self.word_at(memory.words, self.load(self.at(memory.places, index), I32))
+        return self.word_at(memory.words, self.load(self.at(memory.bit_offsets, index), I32))
 
-    def word_at(self, base: Value, place: Value) -> Value:
-        word = self.builder.ashr(place, ir.Constant(I32, 5))
+    def word_at(self, base: Value, bit_offset: Value) -> Value:
+        word = self.builder.ashr(bit_offset, ir.Constant(I32, 5))
         return self.at(base, self.builder.sext(word, I64), self.size)
 
-    def prefetch(self, base: Value, places: Value, count: Value) -> None:
+    def prefetch(self, base: Value, bit_offsets: Value, count: Value) -> None:
         """Fetch the first words of `count` blocks into the cache."""
         with self.over(count) as number:
-            place = self.load(self.at(places, number, 4 * LANES), I32)
-            arrays.prefetch(self.builder, self.word_at(base, place))
+            bit_offset = self.load(self.at(bit_offsets, number, 4 * LANES), I32)
+            arrays.prefetch(self.builder, self.word_at(base, bit_offset))
 
     def prefetch_later(self, memory: Memory, number: Value, last: Value) -> None:
         """Prefetch the set PREFETCH_DISTANCE behind `number`, at most set `last`."""
         later = self.builder.add(number, self.count(PREFETCH_DISTANCE))
         later = self.builder.select(self.builder.icmp_signed("<", later, last), later, last)
-        places = self.at(memory.places, later, 4 * LANES * BAND)
-        self.prefetch(memory.words, places, self.count(BAND))
+        bit_offsets = self.at(memory.bit_offsets, later, 4 * LANES * BAND)
+        self.prefetch(memory.words, bit_offsets, self.count(BAND))
 
     def fetch(self, memory: Memory, number: Value, slots: list[Value]) -> None:
         """Load the words of the blocks of a set into slots."""
@@ -210,14 +210,14 @@ class Blocks(Emitter):
         self.builder.branch(done)
 
     def run(self, memory: Memory, block: Value) -> Value:
-        return self.load(self.place(memory, block), vector(self.word))
+        return self.load(self.pointer_to(memory, block), vector(self.word))
 
     def rows(self, memory: Memory, block: Value) -> Value:
-        starts = [self.place(memory, block, 4 * i) for i in range(4)]
+        starts = [self.pointer_to(memory, block, 4 * i) for i in range(4)]
         return self.joined([self.load(at, vector(self.word, 4)) for at in starts])
 
     def across(self, memory: Memory, block: Value) -> Value:
-        starts = [self.place(memory, block, i) for i in range(4)]
+        starts = [self.pointer_to(memory, block, i) for i in range(4)]
         columns = self.joined([self.load(at, vector(self.word, 4)) for at in starts])
         return self.shuffle(columns, [lane // 4 + lane % 4 * 4 for lane in range(LANES)])
 
@@ -225,7 +225,7 @@ class Blocks(Emitter):
         """Call move(address of a word, address of its copy in `ours`) for the lanes of blocks."""
         start = self.builder.mul(first, self.count(LANES))
         with self.over(self.count(LANES * count)) as lane:
-            at = self.at(memory.places, self.builder.add(start, lane))
+            at = self.at(memory.bit_offsets, self.builder.add(start, lane))
             move(self.word_at(memory.words, self.load(at, I32)), self.at(ours, lane, self.size))
 
     def copy(self, source: Value, target: Value) -> None:
@@ -240,7 +240,7 @@ class Blocks(Emitter):
             with in_runs:
                 for i in range(BAND):
                     part = self.load(self.at(words, self.count(i), self.vector_bytes), vector(self.word))
-                    self.store(part, self.place(memory, builder.add(first, self.count(i))))
+                    self.store(part, self.pointer_to(memory, builder.add(first, self.count(i))))
             with apart:
                 self.each_word(memory, first, BAND, words, lambda word, copy: self.copy(copy, word))
 

@@ -96,7 +96,7 @@ class GroupedBlocks(IntegerBlocks):
     def group(self, group: Group) -> list[Value]:
         builder, columns = self.builder, len(group.b)
         steps = self.setting(self.settings, layout.STEPS)
-        terms, places = (self.room(vector(I32), MAX_GROUPS * columns) for _ in range(2))
+        terms, exponents = (self.room(vector(I32), MAX_GROUPS * columns) for _ in range(2))
         bottom = self.everywhere(self.settings, layout.BOTTOM)
         largest = [self.variable(self.larger(self.exponent(c), bottom)) for c in group.c]
         with self.over(steps) as number:
@@ -106,7 +106,7 @@ class GroupedBlocks(IntegerBlocks):
                 at = builder.add(builder.mul(number, self.count(columns)), self.count(i))
                 # The unit is 1/4 of a product of two significands with FINE fraction bits each.
                 self.store(builder.mul(total, scale), self.at(terms, at, self.vector_bytes))
-                self.store(exponent, self.at(places, at, self.vector_bytes))
+                self.store(exponent, self.at(exponents, at, self.vector_bytes))
                 raised = builder.select(alive, exponent, constant(I32, LOW))
                 # `scale` returns exponents that are FINE too low for fine scales.
                 raised = builder.add(raised, self.lowered())
@@ -120,7 +120,7 @@ class GroupedBlocks(IntegerBlocks):
             with self.over(steps) as number:
                 at = builder.add(builder.mul(number, self.count(columns)), self.count(i))
                 term = self.load(self.at(terms, at, self.vector_bytes), vector(I32))
-                exponent = self.load(self.at(places, at, self.vector_bytes), vector(I32))
+                exponent = self.load(self.at(exponents, at, self.vector_bytes), vector(I32))
                 exponent = builder.sub(builder.add(exponent, shift), constant(I32, 2))
                 term = self.cut(builder.sitofp(term, vector(F64)), exponent)
                 self.put(builder.fadd(self.get(total), term), total)

@@ -1,4 +1,4 @@
-"""Plans of products in blocks of D: places of the lanes of all vectors, and constants."""
+"""Plans of products in blocks of D: bit offsets of the lanes of all vectors, and constants."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Layouts:
 
     Attributes
     ----------
-    places : dict
+    bit_offsets : dict
         32 * word + shift of each element: (tiles, m, k), (tiles, k, n), (tiles, m, n) of A, B, C and
         D, with k in the order of the hardware.
     steps : dict
@@ -68,7 +68,7 @@ class Layouts:
         Elements in a word of A and of B.
     """
 
-    places: dict[str, Array]
+    bit_offsets: dict[str, Array]
     steps: dict[str, int]
     packed: tuple[int, int]
 
@@ -76,14 +76,14 @@ class Layouts:
         """Layouts of the transposed product."""
         renamed = {"a": "b", "b": "a", "c": "c", "d": "d"}
         return Layouts(
-            {renamed[name]: x.swapaxes(1, 2) for name, x in self.places.items()},
+            {renamed[name]: x.swapaxes(1, 2) for name, x in self.bit_offsets.items()},
             {renamed[name]: x for name, x in self.steps.items()},
             self.packed[::-1],
         )
 
 
 def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -> BlockPlan | None:  # noqa: PLR0915
-    """Plan a product; None if it cannot be computed in blocks. order: the k of the places."""
+    """Plan a product; None if it cannot be computed in blocks. order: the k of the bit offsets."""
     engine = ENGINE_OF_ACCUMULATOR.get(model.accumulator, blocks.FUSED)
     if model.engine == "grouped":
         engine = blocks.GROUPED
@@ -96,7 +96,7 @@ def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -
     if swapped:
         layouts = layouts.swapped()
     m, n = (product.n, product.m) if swapped else (product.m, product.n)
-    packed, places = max(layouts.packed), layouts.places
+    packed, bit_offsets = max(layouts.packed), layouts.bit_offsets
     each = min(NUMBERS.get(engine, 1), packed)  # elements of a number
     if each > 1 and packed != min(layouts.packed):
         return None
@@ -106,18 +106,18 @@ def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -
     by_word = sorted(chosen, key=keys.__getitem__)
     columns = np.arange(n).reshape(-1, 4, 2).swapaxes(1, 2).ravel()
     rows = np.arange(max(m // 4, code.BAND)) % (m // 4)  # blocks of rows
-    tiles, depth = len(places["a"]), len(by_word)
+    tiles, depth = len(bit_offsets["a"]), len(by_word)
     if depth % 4:
         return None
-    a = places["a"][:, :, by_word].reshape(tiles, -1, 4, depth // 4, 4)[:, rows]
-    b = places["b"][:, by_word].reshape(tiles, depth // 4, 4, n // 8, code.PAIR, 4)
+    a = bit_offsets["a"][:, :, by_word].reshape(tiles, -1, 4, depth // 4, 4)[:, rows]
+    b = bit_offsets["b"][:, by_word].reshape(tiles, depth // 4, 4, n // 8, code.PAIR, 4)
     vectors = {  # (tiles, sets, blocks, 16)
         "a": a.reshape(tiles, -1, code.BAND, 4, depth // 4, 4).transpose(0, 1, 4, 2, 3, 5),
         "b": b.transpose(0, 3, 1, 4, 5, 2),
     }
     half = m == 8 and product.c not in HALVES and product.d not in HALVES
     for name in "cd":
-        cut = places[name][:, :, columns].reshape(tiles, -1, 4, n // 4, 4)
+        cut = bit_offsets[name][:, :, columns].reshape(tiles, -1, 4, n // 4, 4)
         paired = _paired(cut.transpose(0, 1, 3, 2, 4).reshape(-1, 2, 16))
         if paired is None:
             return None
@@ -197,10 +197,10 @@ def _paired(pairs: Array) -> bool | None:
     return True if not (low & 31).any() and (high == low + 16).all() else None
 
 
-def _ups(product: Product, name: str, engine: int, places: Array) -> Array:
+def _ups(product: Product, name: str, engine: int, bit_offsets: Array) -> Array:
     """Numbers of bits by which elements are shifted up to the highest bit of the register, or of its
     half if a number is two integers."""
-    low, bits = places & 31, FORMATS[getattr(product, name)].bits
+    low, bits = bit_offsets & 31, FORMATS[getattr(product, name)].bits
     if name in "ab" and engine in PAIRED:
         up = 16 - bits - low
         return np.ascontiguousarray(up | up << 16, np.int32)

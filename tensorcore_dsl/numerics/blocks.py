@@ -52,14 +52,14 @@ from .block_sums import BitBlocks, ChainBlocks, FusedBlocks, IntegerBlocks, deco
     DESCRIPTION,
 ) = range(35)
 
-VECTOR = 64  # bytes of the places of one block
+VECTOR = 64  # bytes of the bit offsets of one block
 LEFT = -1  # blocks cannot compute some result
 
 
 @primitive
-def _prefetch(builder: Any, base: Any, places: Any, count: Any) -> None:
+def _prefetch(builder: Any, base: Any, bit_offsets: Any, count: Any) -> None:
     """Prefetch the words of `count` blocks into the cache."""
-    Blocks(builder).prefetch(base.value, places.value, count.value)
+    Blocks(builder).prefetch(base.value, bit_offsets.value, count.value)
 
 
 def _loops(kind: type[Blocks], two_columns: bool) -> Any:

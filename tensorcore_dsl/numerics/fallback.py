@@ -60,20 +60,22 @@ def compute(plan: ProductPlan, uses: Sequence[tuple[Array, ...]], left: Array, e
 
 def _gathered(operand: OperandPositions, words: Array, warps: Array, kind: str) -> Array:
     """Bits of all elements of an operand, (warps, tiles, elements)."""
-    at = warps[:, None, None] * operand.step + (operand.places >> 5)
-    shifts = (operand.places & 31).astype(words.dtype)
+    at = warps[:, None, None] * operand.step + (operand.bit_offsets >> 5)
+    shifts = (operand.bit_offsets & 31).astype(words.dtype)
     return (words[at] >> shifts) & words.dtype.type((1 << FORMATS[kind].bits) - 1)
 
 
 def _scatter(operand: OperandPositions, words: Array, warps: Array, bits: Array) -> None:
     """Write the elements of d, (warps, elements of all tiles), to all threads that hold them."""
-    tiles = len(operand.places)
-    at = warps[:, None, None] * operand.step + (operand.places >> 5)
+    tiles = len(operand.bit_offsets)
+    at = warps[:, None, None] * operand.step + (operand.bit_offsets >> 5)
     assert operand.positions is not None
     positions = np.broadcast_to(operand.positions, at.shape)
     elements = np.take_along_axis(bits.reshape(len(warps), tiles, -1), positions, 2)
     words[at] = 0
-    np.bitwise_or.at(words, at, elements.astype(words.dtype) << (operand.places & 31).astype(words.dtype))
+    np.bitwise_or.at(
+        words, at, elements.astype(words.dtype) << (operand.bit_offsets & 31).astype(words.dtype)
+    )
 
 
 # -- elements ------------------------------------------------------------------------------------

@@ -40,11 +40,11 @@ class FragmentMaps:
 class OperandPositions:
     """Places of the elements of one operand.
 
-    places (tiles, elements) are 32 * word + shift, relative to the warp; step is the distance of
+    bit_offsets (tiles, elements) are 32 * word + shift, relative to the warp; step is the distance of
     two warps in words; shape is that of one warp's matrix, or of the whole register image.
     """
 
-    places: Array
+    bit_offsets: Array
     step: int
     shape: tuple[int, ...]
     positions: Array | None = None
@@ -52,7 +52,7 @@ class OperandPositions:
 
 @dataclass(frozen=True, eq=False)
 class ProductPlan:
-    """A product with the places of its elements; `blocks` is None if blocks cannot compute it."""
+    """A product with the bit offsets of its elements; `blocks` is None if blocks cannot compute it."""
 
     product: Product
     model: Model
@@ -132,15 +132,15 @@ def _operands(
 def _in_blocks(
     product: Product, model: Model, operands: dict[str, OperandPositions], maps: FragmentMaps | None
 ) -> BlockPlan | None:
-    m, n, tiles = product.m, product.n, len(operands["a"].places)
-    if operands["d"].places.shape != operands["c"].places.shape:
-        return None  # a D that several threads hold has more places
-    c, d = operands["c"].places, operands["d"].places
+    m, n, tiles = product.m, product.n, len(operands["a"].bit_offsets)
+    if operands["d"].bit_offsets.shape != operands["c"].bit_offsets.shape:
+        return None  # a D that several threads hold has more elements
+    c, d = operands["c"].bit_offsets, operands["d"].bit_offsets
     by_element = np.empty_like(c)
     np.put_along_axis(by_element, _positions(operands["d"]), d, 1)
-    places = {
-        "a": operands["a"].places.reshape(tiles, m, -1),
-        "b": operands["b"].places.reshape(tiles, -1, n),
+    bit_offsets = {
+        "a": operands["a"].bit_offsets.reshape(tiles, m, -1),
+        "b": operands["b"].bit_offsets.reshape(tiles, -1, n),
         "c": c.reshape(tiles, m, n),
         "d": by_element.reshape(tiles, m, n),
     }
@@ -151,11 +151,11 @@ def _in_blocks(
         storage = _storage_of_lines(product, maps)
         lines = _lines((m, product.k), storage, False)
         order = (2 * order[:, None] + np.arange(2)).ravel()
-        places["a"] = lines.places.reshape(1, m, -1)[:, :, order]
-        places["b"] = places["b"][:, order]
+        bit_offsets["a"] = lines.bit_offsets.reshape(1, m, -1)[:, :, order]
+        bit_offsets["b"] = bit_offsets["b"][:, order]
         steps["a"], packed = lines.step, (max(32 // storage[0], 1), packed[1])
         model = replace(model, length=2 * model.length)
-    return block_plan(product, model, Layouts(places, steps, packed), order)
+    return block_plan(product, model, Layouts(bit_offsets, steps, packed), order)
 
 
 def _storage_of_lines(product: Product, maps: FragmentMaps | None) -> tuple[int, int]:
@@ -167,7 +167,7 @@ def _storage_of_lines(product: Product, maps: FragmentMaps | None) -> tuple[int,
 def _spread(
     product: Product, model: Model, a: OperandPositions, maps: FragmentMaps | None
 ) -> tuple[Array, ...]:
-    """Arguments of `sparse_lines.spread` for a product: places, steps, settings, and the shape of the
+    """Arguments of `sparse_lines.spread` for a product: bit offsets, steps, settings, and the shape of the
     lines of one A."""
     order, (bits, low) = _order(product, model), _storage_of_lines(product, maps)
     steps = np.empty(product.stored + product.k, np.int64)
@@ -176,7 +176,7 @@ def _spread(
     steps[product.stored + by_column] = np.arange(product.k) // (2 * model.length)
     settings = np.array([a.step, product.stored, FORMATS[product.a].bits, low, bits])
     shape = np.array([product.m, product.k * bits // 32])
-    return a.places.ravel().astype(np.int64), steps, settings, shape
+    return a.bit_offsets.ravel().astype(np.int64), steps, settings, shape
 
 
 def _packed(product: Product, maps: FragmentMaps | None, name: str) -> int:
@@ -248,9 +248,9 @@ def _lines(shape: tuple[int, int], storage: tuple[int, int], across: bool) -> Op
     (bits, low), lines = storage, shape[1] if across else shape[0]
     k = np.arange(shape[0] if across else shape[1], dtype=np.int64)
     words = len(k) * bits // 32
-    places = 32 * words * np.arange(lines)[:, None] + k * bits + low
-    places = (places.T if across else places).reshape(1, -1)
-    return OperandPositions(places, lines * words, (lines, words))
+    bit_offsets = 32 * words * np.arange(lines)[:, None] + k * bits + low
+    bit_offsets = (bit_offsets.T if across else bit_offsets).reshape(1, -1)
+    return OperandPositions(bit_offsets, lines * words, (lines, words))
 
 
 def _registers(
@@ -277,20 +277,20 @@ def _registers(
     position = coordinates[..., 0] * shape[1] + coordinates[..., 1]
     if coordinates.min() < 0 or (coordinates.reshape(-1, 2).max(axis=0) >= shape).any():
         raise ValueError(f"{product}: the map of {name} leaves its matrix {shape}")
-    places = np.full((len(tiles), shape[0] * shape[1]), -1, np.int64)
+    bit_offsets = np.full((len(tiles), shape[0] * shape[1]), -1, np.int64)
     for tile, lanes in enumerate(tiles):  # the first copy of an element is read
-        places[tile, position[lanes].ravel()[::-1]] = bit_places[lanes].ravel()[::-1]
+        bit_offsets[tile, position[lanes].ravel()[::-1]] = bit_places[lanes].ravel()[::-1]
     if name != "d":
-        if (places < 0).any():
-            missing = divmod(int(np.argwhere(places < 0)[0, 1]), shape[1])
+        if (bit_offsets < 0).any():
+            missing = divmod(int(np.argwhere(bit_offsets < 0)[0, 1]), shape[1])
             raise ValueError(f"{product}: no thread holds element {missing} of {name}")
     else:
-        places = np.stack([np.sort(bit_places[lanes], axis=None) for lanes in tiles])
-    # Sorted by place, so that successive writes are close to each other.
+        bit_offsets = np.stack([np.sort(bit_places[lanes], axis=None) for lanes in tiles])
+    # Sorted by bit offset, so that successive writes are close to each other.
     order = [np.argsort(bit_places[lanes], axis=None) for lanes in tiles]
     positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
     step = threads * registers if by_thread else threads
-    return OperandPositions(places, step, (registers, total), positions)
+    return OperandPositions(bit_offsets, step, (registers, total), positions)
 
 
 def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:
@@ -302,8 +302,8 @@ def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:
 
 
 def _reordered(operand: OperandPositions, shape: tuple[int, int], order: Any) -> OperandPositions:
-    places = operand.places.reshape(-1, *shape)[(slice(None), *order)]
-    return OperandPositions(places.reshape(len(places), -1), operand.step, operand.shape)
+    bit_offsets = operand.bit_offsets.reshape(-1, *shape)[(slice(None), *order)]
+    return OperandPositions(bit_offsets.reshape(len(bit_offsets), -1), operand.step, operand.shape)
 
 
 def _positions(d: OperandPositions) -> Array:

@@ -262,8 +262,10 @@ def _in_blocks(uses: Uses, active: Array, extra: Array, number: int) -> Array:
     assert plan is not None
     left = np.zeros((len(uses.uses), active.size), np.bool_)
     if product.sparse:
-        places, steps, settings, _ = uses.plan.spread
-        sparse_lines.spread(int(uses.first[0]), places, extra, active, steps, settings, uses.lines, left[0])
+        bit_offsets, steps, settings, _ = uses.plan.spread
+        sparse_lines.spread(
+            int(uses.first[0]), bit_offsets, extra, active, steps, settings, uses.lines, left[0]
+        )
         active = active & ~left[0]
     plan.loop(*uses.in_blocks, active, plan.call, uses.decoded(number), left, extra, 0, active.size)
     return left

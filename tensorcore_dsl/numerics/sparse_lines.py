@@ -17,39 +17,39 @@ array_at: Any = primitive(arrays.at_address)
 
 
 def selected(
-    words: Array, places: Array, columns: Array, undefined: Array, active: Array | None
+    words: Array, bit_offsets: Array, columns: Array, undefined: Array, active: Array | None
 ) -> tuple[Array, int | None]:
     """Return the columns that metadata select, (warps, rows, elements), and the first undefined nibble.
 
     The nibble is a flat index, None if all are defined.
 
-    words: (warps, 32) of metadata. places: (rows, nibbles), 32 * lane + lowest bit. columns:
+    words: (warps, 32) of metadata. bit_offsets: (rows, nibbles), 32 * lane + lowest bit. columns:
     (nibbles, 16, elements), of a row's nibbles in per_nibble of their 16 values. undefined: (16,) bool.
     active: (warps,) bool, all if None; the others have column 0.
     """
     active = np.ones(len(words), np.bool_) if active is None else np.ascontiguousarray(active)
-    (rows, nibbles), per_nibble = places.shape, columns.shape[-1]
+    (rows, nibbles), per_nibble = bit_offsets.shape, columns.shape[-1]
     if (
         words.shape != (len(active), 32)
         or columns.shape != (nibbles, 16, per_nibble)
         or undefined.shape != (16,)
-        or places.min() < 0
-        or places.max() > 32 * 32 - 4
+        or bit_offsets.min() < 0
+        or bit_offsets.max() > 32 * 32 - 4
     ):
         raise ValueError(
-            f"metadata {words.shape} of {len(active)} warps, places {places.shape} up to "
-            f"{places.max()}, columns {columns.shape}, undefined {undefined.shape}"
+            f"metadata {words.shape} of {len(active)} warps, bit offsets {bit_offsets.shape} up to "
+            f"{bit_offsets.max()}, columns {columns.shape}, undefined {undefined.shape}"
         )
     chosen = np.zeros((len(words), rows, nibbles * per_nibble), np.int32)
     flat = chosen.reshape(len(words), -1)
-    wrong = _select(words, places, columns, undefined, active, flat)
+    wrong = _select(words, bit_offsets, columns, undefined, active, flat)
     return chosen, None if wrong < 0 else wrong
 
 
 @compiled
-def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, chosen: Any) -> int:
+def _select(words: Any, bit_offsets: Any, columns: Any, undefined: Any, active: Any, chosen: Any) -> int:
     """Compiled loop of `selected`: fill `chosen`, (warps, elements). Return -1 if all nibbles are defined."""
-    rows, nibbles, per_nibble = places.shape[0], places.shape[1], columns.shape[2]
+    rows, nibbles, per_nibble = bit_offsets.shape[0], bit_offsets.shape[1], columns.shape[2]
     wrong = -1
     for w in range(active.size):
         if not active[w] or wrong >= 0:
@@ -57,8 +57,8 @@ def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, 
         at = 0
         for row in range(rows):
             for nibble in range(nibbles):
-                place = places[row, nibble]
-                code = (np.int64(words[w, place >> 5]) >> (place & 31)) & 15
+                bit_offset = bit_offsets[row, nibble]
+                code = (np.int64(words[w, bit_offset >> 5]) >> (bit_offset & 31)) & 15
                 if undefined[code] and wrong < 0:
                     wrong = (w * rows + row) * nibbles + nibble
                 for i in range(per_nibble):
@@ -69,11 +69,18 @@ def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, 
 
 @compiled
 def spread(
-    address: int, places: Any, selection: Any, active: Any, steps: Any, settings: Any, lines: Any, left: Any
+    address: int,
+    bit_offsets: Any,
+    selection: Any,
+    active: Any,
+    steps: Any,
+    settings: Any,
+    lines: Any,
+    left: Any,
 ) -> None:
     """Fill lines (warps, rows, words), zeros at first, whose elements are packed along K.
 
-    address: where the words of A begin. places: (row, stored), 32 * word + lowest bit of each element.
+    address: where the words of A begin. bit_offsets: (row, stored), 32 * word + lowest bit of each element.
     selection: (warps, n); the first rows * stored numbers of a warp are its columns. steps: the fused
     step of each stored element, then of each column. settings: words between warps, stored elements of
     a row, bits of an element, its lowest bit, and the bits that it occupies. left: (warps,) bool. It
@@ -93,8 +100,8 @@ def spread(
             for word in range(lines.shape[2]):
                 lines[w, row, word] = 0
             for i in range(stored):
-                place = places[row * stored + i]
-                code = (np.int64(words[base + (place >> 5)]) >> (place & 31)) & mask
+                bit_offset = bit_offsets[row * stored + i]
+                code = (np.int64(words[base + (bit_offset >> 5)]) >> (bit_offset & 31)) & mask
                 k = np.int64(selection[w, row * stored + i])
                 if steps[stored + k] != steps[i] or taken[k] == turn:
                     left[w] = True

@@ -72,8 +72,8 @@ class Emitter:
     def room(self, kind: ir.Type, count: int) -> Value:
         """Allocate memory for `count` values at the function's entry, and return its address."""
         with self.builder.goto_entry_block():
-            place = self.builder.alloca(kind, count)
-            return self.builder.ptrtoint(place, I64)
+            slot = self.builder.alloca(kind, count)
+            return self.builder.ptrtoint(slot, I64)
 
     def differs(self, value: Value, number: int) -> Value:
         return self.builder.icmp_signed("!=", value, ir.Constant(value.type, number))

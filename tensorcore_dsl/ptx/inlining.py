@@ -263,8 +263,8 @@ def _parameter(s: Statement, parameters: dict[str, Variable]) -> tuple[str, list
         return "", []
     loads = reading.loads_parameter(s.opcode)
     address, value = s.operands[::-1] if loads else s.operands
-    place = address[1]
-    base, first = (place[1], int(place[2])) if place[0] == "sum" else (place, 0)
+    target = address[1]
+    base, first = (target[1], int(target[2])) if target[0] == "sum" else (target, 0)
     if base[1] not in parameters:
         return "", []
     bits = dtypes.named(s.opcode.rpartition(".")[2]).bits

@@ -152,7 +152,7 @@ class Driver:
     """What numba-cuda asks CUDA's driver and cuda.core for, of one emulated device.
 
     arrays: of its memory, allocation i at the address `base_of(i)`; host: page-locked memory of the host, by
-    address; places: addresses on the device of page-locked memory and of variables of modules.
+    address; device_addresses: addresses on the device of page-locked memory and of variables of modules.
     """
 
     def __init__(self, arch: str, checks: bool) -> None:
@@ -164,7 +164,7 @@ class Driver:
         self.reports: list[Report] = []
         self.arrays: list[np.ndarray] = []
         self.host: dict[int, np.ndarray] = {}
-        self.places: dict[Any, int] = {}
+        self.device_addresses: dict[Any, int] = {}
         self.handles, self.recorded = count(1 << 8), dict[int, float]()
         self.contexts, self.lock = threading.local(), threading.RLock()
         self.caches = WeakKeyDictionary[Any, dict[str, Any]]()
@@ -264,7 +264,7 @@ class Driver:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def place(self, array: np.ndarray) -> int:
+    def allocate(self, array: np.ndarray) -> int:
         """Put an array into memory; returns its address."""
         with self.lock:
             free = (i for i, old in enumerate(self.arrays) if not old.size)
@@ -278,23 +278,23 @@ class Driver:
     def on_device(self, address: Any) -> int:
         """The address on the device of memory that the host shares with it, and other numbers as they are."""
         number = _whole(address)
-        for host, place in self.places.items():
+        for host, start in self.device_addresses.items():
             if isinstance(host, int) and host <= number < host + self.host[host].size:
-                return place + number - host
+                return start + number - host
         return number
 
     def bytes_at(self, address: Any, size: int) -> np.ndarray:
         """Memory from an address on."""
-        place = self.on_device(address)
-        index = allocation_of(place)
+        start = self.on_device(address)
+        index = allocation_of(start)
         array = self.arrays[index] if 0 <= index < len(self.arrays) else np.zeros(0, np.uint8)
-        offset = place - base_of(index)
+        offset = start - base_of(index)
         if size and not 0 <= offset <= array.size - size:
             raise ArgumentError(f"{size} bytes at {_whole(address):#x} are in no allocation of the device")
         return array[offset : offset + size]
 
     def cuMemAlloc(self, size: int) -> Any:
-        return self.binding.CUdeviceptr(self.place(np.zeros(max(size, 1), np.uint8)))
+        return self.binding.CUdeviceptr(self.allocate(np.zeros(max(size, 1), np.uint8)))
 
     def cuMemAllocManaged(self, size: int, flags: int) -> Any:
         host = self.cuMemHostAlloc(size, flags)
@@ -327,14 +327,14 @@ class Driver:
 
     def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Any:
         host = _whole(address)
-        self.places[host] = self.place(self.host[host])
-        return self.binding.CUdeviceptr(self.places[host])
+        self.device_addresses[host] = self.allocate(self.host[host])
+        return self.binding.CUdeviceptr(self.device_addresses[host])
 
     def cuMemFreeHost(self, address: int) -> None:
         host = _whole(address)
         del self.host[host]
-        if host in self.places:
-            self.free(self.places.pop(host))
+        if host in self.device_addresses:
+            self.free(self.device_addresses.pop(host))
 
     def cuMemHostUnregister(self, address: int) -> None:
         self.cuMemFreeHost(address)
@@ -383,9 +383,9 @@ class Driver:
 
     def cuLibraryGetGlobal(self, code: _Code, name: bytes) -> tuple[Any, int]:
         memory = code.module.memory(name.decode())
-        if (code, name) not in self.places:
-            self.places[code, name] = self.place(memory)
-        return self.binding.CUdeviceptr(self.places[code, name]), memory.size
+        if (code, name) not in self.device_addresses:
+            self.device_addresses[code, name] = self.allocate(memory)
+        return self.binding.CUdeviceptr(self.device_addresses[code, name]), memory.size
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(
         self, kernel: PtxKernel, threads: int, shared: int
@@ -413,13 +413,13 @@ class Driver:
             shared_bytes=config.shmem_size if ptx.ir.dynamic else 0,
             cooperative=config.is_cooperative,
         )
-        places = [place for x in values if isinstance(x, int) and (place := allocation_of(x)) >= 0]
+        indices = [index for x in values if isinstance(x, int) and (index := allocation_of(x)) >= 0]
         with self.lock:
             memory = [GlobalPointer(x, f"allocation {i}") for i, x in enumerate(self.arrays)]
             # Empty arrays have no place, and those of a tuple no name.
-            named = zip(places, arrays, strict=True) if len(places) == len(arrays) else ()
-            for place, (of, kind) in named:
-                memory[place] = GlobalPointer(_typed(self.arrays[place], kind), of)
+            named = zip(indices, arrays, strict=True) if len(indices) == len(arrays) else ()
+            for index, (of, kind) in named:
+                memory[index] = GlobalPointer(_typed(self.arrays[index], kind), of)
             try:
                 self.reports.append(launch(*values, memory=memory))
             except LaunchError as error:

@@ -93,7 +93,9 @@ class _Reader:
         self.locals = self.local_memory(function)
         self.flying = self.registers_in_flight(function)
         self.pending: dict[nodes.Value, dict[int, nodes.Value]] = {}
-        self.places = {node.name: i for i, node in enumerate(function.body) if isinstance(node, Label)}
+        self.label_positions = {
+            node.name: i for i, node in enumerate(function.body) if isinstance(node, Label)
+        }
         for at, node in enumerate(function.body):
             if isinstance(node, Label):
                 self.flush()
@@ -221,9 +223,9 @@ class _Reader:
 
     def branch(self, s: Statement, at: int) -> None:
         target = ", ".join(map(text_of, s.operands))
-        if target not in self.places:
+        if target not in self.label_positions:
             self.refuse(f"{s.opcode}: {target or 'nothing'} is no label of {self.function.name}", s.loc)
-        if self.places[target] < at:
+        if self.label_positions[target] < at:
             self.around(s, [nodes.Goto(target, None, s.loc)])
             return
         guard, negated = self.guard(s)
@@ -242,8 +244,8 @@ class _Reader:
         self.body += [nodes.Goto(label, stay, s.loc), *some, nodes.Label(label, s.loc)]
 
     def load_parameter(self, s: Statement) -> None:
-        target, (_, place) = s.operands
-        (_, name), offset = (place[1], place[2]) if place[0] == "sum" else (place, 0)
+        target, (_, address) = s.operands
+        (_, name), offset = (address[1], address[2]) if address[0] == "sum" else (address, 0)
         kind = s.opcode.rpartition(".")[2]
         if name not in self.declared:
             self.refuse(f"{s.opcode}: {name} is no parameter of {self.function.name}", s.loc)
@@ -282,8 +284,8 @@ class _Reader:
 
     def ordered(self) -> list[tuple[tuple[str, int], nodes.Value]]:
         """Return the parameters and struct fields in the order of declaration and offset."""
-        places = list(self.declared)
-        return sorted(self.params.items(), key=lambda item: (places.index(item[0][0]), item[0][1]))
+        order = list(self.declared)
+        return sorted(self.params.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
 
     def instruction(self, s: Statement, guard: nodes.Value | None, negated: bool) -> None:
         try:

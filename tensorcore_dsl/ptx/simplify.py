@@ -151,8 +151,8 @@ class _Simplifier:
 
     def named_block(self, s: Statement) -> Iterator[Statement | Label]:
         """Replace the names of parameters by their offsets in parameter space."""
-        places = {name: _number(at) for name, (at, _) in self.blocks.items()}
-        operands = tuple(places.get(item[1], item) if item[0] == "name" else item for item in s.operands)
+        offsets = {name: _number(at) for name, (at, _) in self.blocks.items()}
+        operands = tuple(offsets.get(item[1], item) if item[0] == "name" else item for item in s.operands)
         yield replace(s, operands=operands)
 
     def parameter(self, s: Statement) -> Iterator[Statement | Label]:

@@ -53,12 +53,12 @@ class StructInMemory:
                 pointers.append(GlobalPointer(array, part_name(self.name, offset)))
                 address = Arguments(pointers).address(len(pointers) - 1)
                 x = x.object(address).tobytes() if isinstance(x, TensorMap) else np.uint64(address)
-            place, field = _placed(self.name, self.size, offset, x)
-            if (under := taken_by[place].max(initial=-1)) >= 0:
+            span, field = _placed(self.name, self.size, offset, x)
+            if (under := taken_by[span].max(initial=-1)) >= 0:
                 raise ArgumentError(f"parameter {self.name}: the fields at {under} and {offset} overlap")
-            data[place] = field
+            data[span] = field
             if has_array:  # numbers may be shorter than here
-                taken_by[place] = offset
+                taken_by[span] = offset
         data.flags.writeable = False
         return data
 
@@ -111,15 +111,15 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
     data, is_known = np.zeros(param.size, np.uint8), np.zeros(param.size, np.bool_)
     for start, x in _in_order(fields):
         if isinstance(x, (bytes, int, float, np.generic)):
-            place, field = _placed(param.name, param.size, start, x)
-            data[place], is_known[place] = field, True
+            span, field = _placed(param.name, param.size, start, x)
+            data[span], is_known[span] = field, True
         else:  # an address, which the launch gives
             is_known[start : start + (OBJECT.itemsize if isinstance(x, TensorMap) else 8)] = False
     for part in params:
         name, _, text = part.name.partition("+")
         kind, at = part.value.type.dtype.numpy, int(text or 0)
-        place = slice(at, at + kind.itemsize)
-        numbers = [x for x in fields if at <= x < place.stop and not isinstance(fields[x], bytes)]
+        span = slice(at, at + kind.itemsize)
+        numbers = [x for x in fields if at <= x < span.stop and not isinstance(fields[x], bytes)]
         if name != param.name:
             continue
         x = fields[at] if numbers == [at] else None
@@ -128,6 +128,6 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
         is_number = isinstance(x, np.generic) and x.dtype.kind not in "iub" and x.itemsize == kind.itemsize
         if is_number and kind.kind in "iu":
             parts[part.name] = x.view(kind)  # NVCC loads some floats as .u32
-        elif numbers != [at] and is_known[place].all():
-            parts[part.name] = data[place].view(kind)[0]
+        elif numbers != [at] and is_known[span].all():
+            parts[part.name] = data[span].view(kind)[0]
     return parts

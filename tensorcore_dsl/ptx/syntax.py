@@ -191,16 +191,16 @@ class _Parser:
         self.numbers = count()
         self.at = 0
         self.tokens: list[Token] = []
-        place, line = 0, 1
-        while place < len(text):
-            match = _TOKEN.match(text, place)
+        position, line = 0, 1
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None:
-                self.refuse(f"{text[place]!r} is no part of PTX", Loc(filename, line))
+                self.refuse(f"{text[position]!r} is no part of PTX", Loc(filename, line))
             if match.lastgroup != "space":
                 texts = _DIRECTIVE.findall(match[0]) if match[0][0] == "." else [match[0]]
                 self.tokens += [Token(text, line) for text in texts]
             line += match[0].count("\n")
-            place = match.end()
+            position = match.end()
         for at, token in enumerate(self.tokens[:-2]):  # Some compilers write .file after its uses.
             if token.text == ".file":
                 self.files[self.tokens[at + 1].text] = self.tokens[at + 2].text.strip('"')

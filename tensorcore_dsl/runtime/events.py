@@ -55,13 +55,13 @@ class Event:
         ArgumentError
             Something that is no stream.
         """
-        place = queue_of(stream)
+        queued = queue_of(stream)
         if current_target() == "cpu":
-            self._ended = stream_order.ended(place)
+            self._ended = stream_order.ended(queued)
             return
         driver = cuda_driver()
         self._event = self._event or driver.event()
-        driver.record(self._event, place.stream)
+        driver.record(self._event, queued.stream)
 
     @public
     def wait(self, stream: Any = None) -> None:
@@ -77,10 +77,10 @@ class Event:
         ArgumentError
             Something that is no stream.
         """
-        place = queue_of(stream)
+        queued = queue_of(stream)
         if self._event is not None:
-            cuda_driver().wait(self._event, place.stream)
-        stream_order.wait_for(place, self._ended)
+            cuda_driver().wait(self._event, queued.stream)
+        stream_order.wait_for(queued, self._ended)
 
     def synchronize(self) -> None:
         """The host waits for the event."""

@@ -389,8 +389,8 @@ class Launcher:
             if argument.device is not None and argument.device != array_interop.CURRENT_DEVICE:
                 devices[argument.device] = self._name(index)
         if len(devices) > 1:
-            places = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
-            raise ArgumentError(f"the arguments lie on several GPUs: {places}")
+            on_devices = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
+            raise ArgumentError(f"the arguments lie on several GPUs: {on_devices}")
         return next(iter(devices), array_interop.CURRENT_DEVICE)
 
     def _stream(self, args: Sequence[Any], device: int) -> Callable[[], int]:

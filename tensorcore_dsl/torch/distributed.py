@@ -172,7 +172,7 @@ _across_ranks: Callable[..., Any] = operators._register(
     _collect_fake,
     operators._keep_all,
     _collect_backward,
-    lambda tensors, place, tangent, options: _across_ranks(tangent, **options),
+    lambda tensors, argument_index, tangent, options: _across_ranks(tangent, **options),
     autocast=False,
     flops=lambda *shapes, **named: 0,
 )
@@ -257,10 +257,10 @@ def _reduce_backward(ctx: Any, grad: Any, x: Any, weight: Any) -> Any:
     return grad_x, total.t() @ x if ctx.needs_input_grad[1] else None
 
 
-def _jvp(product: Callable[..., Any], tensors: Any, place: int, tangent: Any, options: Any) -> Any:
-    if place == 2:
+def _jvp(product: Callable[..., Any], tensors: Any, argument_index: int, tangent: Any, options: Any) -> Any:
+    if argument_index == 2:
         return tangent
-    return operators._product_tangent(product, tensors[:2], place, tangent, options)
+    return operators._product_tangent(product, tensors[:2], argument_index, tangent, options)
 
 
 def _reduced_flops(x: Any, weight: Any, *others: Any, **named: Any) -> int:

@@ -195,12 +195,12 @@ class KernelOperator:
         if key in self.checked:
             return
         built = self.kernel.specialised(self.kernel.types_of(runtime), constants, None)
-        for name, place in written_arrays(built.ir, self.kernel.runtime_names).items():
+        for name, loc in written_arrays(built.ir, self.kernel.runtime_names).items():
             if name not in self.outputs and name not in self.mutates:
                 raise tc.ArgumentError(
                     f"{self.__name__} writes {name!r} here, which is neither an output of the "
                     f"operator nor in `mutates`",
-                    place,
+                    loc,
                 )
         self.checked.add(key)
 

@@ -72,7 +72,7 @@ def _backward(ctx: Any, grad: Any, like: Any, words: Any, scales: Any, zeros: An
     return grad_a, None, None, None, grad_c
 
 
-def _jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+def _jvp(tensors: Any, argument_index: int, tangent: Any, options: Any) -> Any:
     raise tc.ArgumentError("products with packed weights have no derivative of forward mode")
 
 

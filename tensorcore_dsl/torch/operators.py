@@ -132,8 +132,8 @@ class _Operator:
 
     `setup_context(ctx, tensors, result)` keeps what `backward(ctx, grad, *saved tensors)` needs, which
     returns a gradient for each tensor; both find `ctx.options`. An operator may return several
-    results; then `backward` takes a gradient of each. `jvp(tensors, place, tangent, options)` is
-    what the tangent of the tensor at `place` adds to the tangent of the result.
+    results; then `backward` takes a gradient of each. `jvp(tensors, argument_index, tangent, options)` is
+    what the tangent of the tensor at `argument_index` adds to the tangent of the result.
     """
 
     def __init__(
@@ -231,7 +231,9 @@ def _gradients(operator: _Operator) -> Any:
             with _set_fwd_grad_enabled(True):  # for an outer torch.func.jvp
                 duals = [(x, None) if x is None else _unpacked(x) for x in ctx.saved_tensors]
                 tensors, tangents = zip(*duals, strict=True)  # None instead of zeros
-                directions = [(place, x) for place, x in enumerate(tangents) if x is not None]
+                directions = [
+                    (argument_index, x) for argument_index, x in enumerate(tangents) if x is not None
+                ]
                 changes = [operator.jvp(tensors, *each, ctx.options) for each in directions]
                 total = operator.fake(*tensors, **ctx.options).zero_()
                 for change in changes:
@@ -354,15 +356,15 @@ def _product_gradients(
     return grad_a, grad_b
 
 
-def _product_tangent(operator: Any, tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+def _product_tangent(operator: Any, tensors: Any, argument_index: int, tangent: Any, options: Any) -> Any:
     """Compute dA B or A dB."""
-    return operator(*tensors[:place], tangent, *tensors[place + 1 :], **options)
+    return operator(*tensors[:argument_index], tangent, *tensors[argument_index + 1 :], **options)
 
 
-def _gemm_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
-    if place == 2:
+def _gemm_jvp(tensors: Any, argument_index: int, tangent: Any, options: Any) -> Any:
+    if argument_index == 2:
         return tangent * options.get("beta", 1)
-    return _product_tangent(gemm, tensors[:2], place, tangent, options)
+    return _product_tangent(gemm, tensors[:2], argument_index, tangent, options)
 
 
 def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
@@ -418,7 +420,7 @@ def _swiglu_backward(ctx: Any, grad: Any, x: Any, w_gate: Any, w_up: Any) -> Any
     return grad_x, grad_w_gate, grad_w_up
 
 
-def _swiglu_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+def _swiglu_jvp(tensors: Any, argument_index: int, tangent: Any, options: Any) -> Any:
     raise tc.ArgumentError(
         "swiglu has no derivative of forward mode; gemm has one: silu(gemm(x, w_gate)) * gemm(x, w_up)"
     )
@@ -523,15 +525,15 @@ def _scaled_backward(ctx: Any, grad: Any, a: Any, b: Any) -> Any:
     return None, None, None, None, *grads
 
 
-def _scaled_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+def _scaled_jvp(tensors: Any, argument_index: int, tangent: Any, options: Any) -> Any:
     if tensors[4] is None:
         raise tc.ArgumentError(
             "fp8 operands and their scales have no derivative of forward mode; scaled_gemm without "
             "scales takes operands of more bits, which have one"
         )
-    if place < 4:  # quantised from the sources, which count
+    if argument_index < 4:  # quantised from the sources, which count
         return 0
-    return _product_tangent(gemm, tensors[4:], place - 4, tangent, {})
+    return _product_tangent(gemm, tensors[4:], argument_index - 4, tangent, {})
 
 
 scaled_gemm = _register(

@@ -375,15 +375,15 @@ class TunedLaunch:
         config: Config = tuned.tuning(self, call, key).best
         tuned.best_config = config
         options = self.resolved(config, call)
-        place = key, id(self.stream), tuple(options.items())
+        key_of_launch = key, id(self.stream), tuple(options.items())
         try:
-            return tuned.launchers[place]
+            return tuned.launchers[key_of_launch]
         except (KeyError, TypeError):  # a list is a grid too
             bound_launch, constants = self.of(config, call, options)
         launcher = bound_launch.launcher(constants)
         if self.stream is None:
             with suppress(TypeError):
-                tuned.launchers[place] = launcher
+                tuned.launchers[key_of_launch] = launcher
         return launcher
 
     @public

@@ -41,12 +41,12 @@ def device() -> str:
     return driver.cuda_driver().device_name()
 
 
-def remember(name: str, tuning: Tuning, place: str, configs: Sequence[Config]) -> None:
-    """Store a tuning of the kernel `place`. Configurations are numbers; the text is for people."""
+def remember(name: str, tuning: Tuning, kernel: str, configs: Sequence[Config]) -> None:
+    """Store a tuning of a kernel. Configurations are numbers; the text is for people."""
     STORE.remember(
         name,
         {
-            "kernel": place,
+            "kernel": kernel,
             "device": device(),
             "tuned": tuning.key,
             "trials": [
@@ -76,6 +76,6 @@ def recall(name: str, configs: Sequence[Config], title: str) -> Tuning | None:
         return None
 
 
-def forget(place: str) -> None:
+def forget(kernel: str) -> None:
     """Remove the entries of a kernel."""
-    STORE.forget(*(name for name, e in STORE.entries().items() if e.get("kernel") == place))
+    STORE.forget(*(name for name, e in STORE.entries().items() if e.get("kernel") == kernel))

@@ -31,8 +31,8 @@ def on_groups(
     """
     if not all(isinstance(o, GROUPS) or is_simple(o) for o in operands):
         return NotImplemented
-    group, places = _common_slots([o for o in operands if isinstance(o, GROUPS)])
-    slots = iter(places)
+    group, common = _common_slots([o for o in operands if isinstance(o, GROUPS)])
+    slots = iter(common)
     chosen = [next(slots) if isinstance(o, GROUPS) else None for o in operands]
     if name in PACKED and (operand := group.operand) is not None and group.layout is not None:
         pairs = [_pairs(builder, o, group, s) for o, s in zip(operands, chosen, strict=True)]
@@ -54,9 +54,9 @@ def _common_slots(operands: Sequence[RegisterGroup | Mask]) -> tuple[RegisterGro
     """The group whose layout the result has, and for each group its slots in that order."""
     groups = [g.group if isinstance(g, Mask) else g for g in operands]
     for group in sorted(groups, key=lambda g: g.operand is None):
-        places = [_slots_in(other, group) for other in groups]
-        if all(p is not None for p in places):
-            return group, places  # type: ignore[return-value]
+        slots = [_slots_in(other, group) for other in groups]
+        if all(p is not None for p in slots):
+            return group, slots  # type: ignore[return-value]
     first, second = next(
         (a, b)
         for a, b in itertools.combinations(groups, 2)

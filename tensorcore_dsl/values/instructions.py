@@ -230,14 +230,14 @@ class InstructionBuilder:
             first = min(tile.start for tile in areas)
             size = max(tile.start + tile.bytes for tile in areas) - first
             add, base = names.binary("add", dtypes.s32), self.named(names.STATIC_SHARED)
-            place = self.named(names.binary("sub", dtypes.u32), address, base)
+            offset = self.named(names.binary("sub", dtypes.u32), address, base)
             count, name = bytes_, " and ".join(sorted(tile.name for tile in areas))
             if isinstance(bytes_, Scalar):
-                last = self.named(add, self.named(add, place, -first - 1), bytes_)
+                last = self.named(add, self.named(add, offset, -first - 1), bytes_)
                 pred, count = both(pred, bytes_ != 0), 1
                 self.check(dtypes.s32, last, size, 1, f"byte %lld leaves {name}, which has %lld bytes", pred)
             text = f"{count} bytes from byte %lld on leave {name}, which has %lld bytes"
-            self.check(dtypes.s32, self.named(add, place, -first), size, count, text, pred)
+            self.check(dtypes.s32, self.named(add, offset, -first), size, count, text, pred)
         if start is None:
             return
         for tile in self.kernel.tiles:
@@ -538,10 +538,10 @@ class InstructionBuilder:
         if not wanted or any(key in self.known for key in keys):
             return
         self._remember(keys[-1], True)
-        place = str(self.locate() or self.kernel.name)
+        where = str(self.locate() or self.kernel.name)
         # The cache finds machine code without checks by the files' contents, not by their folders.
-        place = place if self.checks else os.path.basename(place)
-        text = format_text(place, message, error)
+        where = where if self.checks else os.path.basename(where)
+        text = format_text(where, message, error)
         number = self.string(text)
         self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
         self.check_products(index, pred)
@@ -599,16 +599,16 @@ class InstructionBuilder:
         return part
 
 
-def _box_bytes(instr: Instruction, maps: Mapping[Any, Any], address: Any, place: Any) -> int:
-    """Bytes of a box of the tensor map at `address`, which is copied to or from `place`; 1 for an
-    unknown map. OperandError if the place is in a tile of another swizzle."""
+def _box_bytes(instr: Instruction, maps: Mapping[Any, Any], address: Any, memory: Any) -> int:
+    """Bytes of a box of the tensor map at `address`, which is copied to or from `memory`; 1 for an
+    unknown map. OperandError if the memory is in a tile of another swizzle."""
     tensor = maps.get(getattr(address, "value", None))
     if tensor is None:
         return 1
-    if getattr(place, "swizzle", 0) not in (0, tensor.swizzle):
+    if getattr(memory, "swizzle", 0) not in (0, tensor.swizzle):
         raise OperandError(
-            f"{instr} moves boxes of swizzle={tensor.swizzle}, which {place.described} does not "
-            f"have: write tc.tensor_map(..., swizzle={place.swizzle})"
+            f"{instr} moves boxes of swizzle={tensor.swizzle}, which {memory.described} does not "
+            f"have: write tc.tensor_map(..., swizzle={memory.swizzle})"
         )
     return int(tensor.bytes)
 

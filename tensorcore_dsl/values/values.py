@@ -407,15 +407,15 @@ class RegisterGroup(RuntimeValue):
     def replaced(self, index: Any, value: Any) -> RegisterGroup:
         """The group with `value`, converted to its type, as element `index` (or as a slice)."""
         elements: list[Any] = self.elements()
-        places = range(len(elements))[self._checked(index)]
-        chosen = [places] if isinstance(places, int) else list(places)
-        values = [value] if isinstance(places, int) else list(value)
+        indices = range(len(elements))[self._checked(index)]
+        chosen = [indices] if isinstance(indices, int) else list(indices)
+        values = [value] if isinstance(indices, int) else list(value)
         if len(values) != len(chosen):
             raise OperandError(f"{len(chosen)} elements are assigned, {len(values)} were given")
-        for place, new in zip(chosen, values, strict=True):
+        for index, new in zip(chosen, values, strict=True):
             if isinstance(new, RegisterGroup):
                 raise OperandError(f"an element is one register, not {new.described}")
-            elements[place] = emitter().convert(new, self.dtype)
+            elements[index] = emitter().convert(new, self.dtype)
         return self.rebuild(elements)  # type: ignore[no-any-return]
 
     def _checked(self, index: Any) -> Any:

@@ -87,7 +87,7 @@ def _observe(name: str, launch: PreparedLaunch) -> Observed:
     def run_with_checks() -> Report:
         with suppress(TensorCoreError):  # without an assembler it is emulated all the same
             _ = build.cubin  # warns of what costs speed
-        return checked.launch(config, arguments, checked.compiled(arguments, constants), launch.place)
+        return checked.launch(config, arguments, checked.compiled(arguments, constants), launch.queued)
 
     result = CheckResult()
     result.collect(name, run_with_checks)

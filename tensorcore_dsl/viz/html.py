@@ -41,7 +41,7 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], b
     names = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in head)
     lines = "".join(
         "<tr>"
-        + "".join(_cell(value, place == bad and bool(value)) for place, value in enumerate(row))
+        + "".join(_cell(value, column == bad and bool(value)) for column, value in enumerate(row))
         + "</tr>"
         for row in rows
     )

@@ -174,11 +174,11 @@ def _group_names(axis: Any, cells: np.ndarray, layout: Layout) -> None:
         for first, last in zip(starts, [*starts[1:], len(numbers)], strict=True):
             name, middle = f"{kind} {numbers[first]}", (first + last - 1) / 2
             if whole[0]:
-                place = (cells.shape[1] - 0.3 + 1.3 * distance, middle)
-                axis.text(*place, name, va="center", fontsize=7)
+                xy = (cells.shape[1] - 0.3 + 1.3 * distance, middle)
+                axis.text(*xy, name, va="center", fontsize=7)
             else:
-                place = (middle, cells.shape[0] - 0.3 + 0.8 * distance)
-                axis.text(*place, name, ha="center", va="top", fontsize=7)
+                xy = (middle, cells.shape[0] - 0.3 + 0.8 * distance)
+                axis.text(*xy, name, ha="center", va="top", fontsize=7)
 
 
 def holders(layout: Layout) -> np.ndarray:
@@ -271,10 +271,10 @@ def chunks(rows: int, row_bytes: int, swizzle: int) -> np.ndarray:
         )
     total = rows * row_bytes
     offsets = np.arange(0, total, CHUNK)
-    places = swizzled(offsets, swizzle)
-    lines = -(-(int(places.max()) + CHUNK) // LINE)
+    swizzled_offsets = swizzled(offsets, swizzle)
+    lines = -(-(int(swizzled_offsets.max()) + CHUNK) // LINE)
     cells = np.full((lines * LINE // CHUNK, 2), -1, np.int64)
-    cells[places // CHUNK] = np.stack([offsets // row_bytes, offsets % row_bytes // CHUNK], axis=-1)
+    cells[swizzled_offsets // CHUNK] = np.stack([offsets // row_bytes, offsets % row_bytes // CHUNK], axis=-1)
     return cells.reshape(lines, LINE // CHUNK, 2)
 
 
@@ -284,10 +284,10 @@ def passes(rows: int, row_bytes: int, swizzle: int) -> list[int]:
     1 is free of conflicts, 8 the maximum; the worst group of eight rows counts.
     """
     table = chunks(rows, row_bytes, swizzle).reshape(-1, 2)
-    places = {(int(row), int(chunk)): place for place, (row, chunk) in enumerate(table)}
+    numbers = {(int(row), int(chunk)): number for number, (row, chunk) in enumerate(table)}
     columns = range(row_bytes // CHUNK)
     groups = [range(r, min(r + 8, rows)) for r in range(0, rows, 8)]
-    return [max(_collisions([places[row, c] for row in group]) for group in groups) for c in columns]
+    return [max(_collisions([numbers[row, c] for row in group]) for group in groups) for c in columns]
 
 
 def _collisions(where: list[int]) -> int:
@@ -376,13 +376,13 @@ def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | Non
     figure, axis = _grid(table.shape[0], table.shape[1], title, (2 * CELL, 0.6 * CELL))
     _, colormaps = matplotlib_parts()
     per_row = row_bytes // CHUNK
-    for line, place in np.ndindex(table.shape[:2]):
-        row, chunk = table[line, place]
+    for line, column in np.ndindex(table.shape[:2]):
+        row, chunk = table[line, column]
         if row >= 0:
             _cell(
                 axis,
                 line,
-                place,
+                column,
                 colormaps["viridis"](chunk / max(1, per_row - 1)),
                 f"row {row} chunk {chunk}",
                 6,

@@ -299,13 +299,13 @@ class Contents:
         )
         at = origin + (at ^ (at >> 3 & 16 * (view.swizzle // 16 - 1)) if view.swizzle else at)
         storage = self.ctx.shared.storage
-        places = at[..., None] + np.arange(size)
-        inside = (places >= 0) & (places < storage.size)
-        places = np.where(inside, places, 0)
+        offsets = at[..., None] + np.arange(size)
+        inside = (offsets >= 0) & (offsets < storage.size)
+        offsets = np.where(inside, offsets, 0)
         if not storage.size:
             raise Unreadable("the CTA has no shared memory")
-        raw = np.ascontiguousarray(storage.data[cta][places])
-        good = inside & (storage.shadow[cta][places] != shadow.NEVER)
+        raw = np.ascontiguousarray(storage.data[cta][offsets])
+        good = inside & (storage.shadow[cta][offsets] != shadow.NEVER)
         values = decoded(raw.view(f"u{size}")[..., 0], view.dtype)
         return _plain(values, ~good.all(axis=-1))
 

@@ -40,7 +40,7 @@ class HangReport:
     Attributes
     ----------
     registers
-        By place.
+        By vreg.
     iterations
         Of each loop, by its head.
     pending
@@ -116,7 +116,7 @@ class HangReport:
         waits = (
             [op for op in loop.conditions if classify.uses_mbarrier(op.instr) and op.results] if loop else []
         )
-        passed = all(mbarriers.phase(*place) for place in mbarriers.waited_for(group.mask))
+        passed = all(mbarriers.phase(*slot) for slot in mbarriers.waited_for(group.mask))
         if loop is None or not passed or not waits or len(waits[0].operands) < 2:
             return []
         wait, ops = waits[0], nodes.walk(loop.kernel.body)
@@ -178,8 +178,8 @@ class HangReport:
     def _waits_for_first(self, mask: np.ndarray) -> bool:
         """Tell whether threads wait for phase 0 of mbarriers, at which nobody has arrived."""
         mbarriers = self.ctx.mbarriers
-        places = mbarriers.waited_for(mask)
-        return bool(places) and not any(mbarriers.phase(*p) for p in places) and not self._arrivals(mask)
+        slots = mbarriers.waited_for(mask)
+        return bool(slots) and not any(mbarriers.phase(*p) for p in slots) and not self._arrivals(mask)
 
     def _named_barriers(self, mask: np.ndarray) -> list[str]:
         """The named barriers that threads of `mask` wait at, with those who lack."""
@@ -299,8 +299,8 @@ class HangReport:
             array, offset = pointer.array, address - arguments.address(index)
             inside = 0 <= offset < array.nbytes and offset % array.itemsize == 0
             if inside and array.flags.c_contiguous:
-                place = np.unravel_index(offset // array.itemsize, array.shape)
-                return f"{pointer.name}[{', '.join(map(str, place))}]"
+                coordinates = np.unravel_index(offset // array.itemsize, array.shape)
+                return f"{pointer.name}[{', '.join(map(str, coordinates))}]"
         return arguments.describe(address)
 
     def _operand(self, source: Any, thread: int) -> Any:
@@ -311,10 +311,10 @@ class HangReport:
         offset = source.offset if isinstance(source, nodes.Address) else 0
         if isinstance(base, nodes.Const):
             return int(base.value) + offset
-        place = self.ctx.program.values.get(base)
-        held = None if place is None else self.registers.values[place]
-        if place in self.registers.fixed:
-            held = np.array(self.registers.fixed[place] % (1 << base.type.register_bits))
+        vreg = self.ctx.program.values.get(base)
+        held = None if vreg is None else self.registers.values[vreg]
+        if vreg in self.registers.fixed:
+            held = np.array(self.registers.fixed[vreg] % (1 << base.type.register_bits))
         if held is None:
             return None
         if np.ndim(held) == 2:

@@ -245,28 +245,28 @@ class Prompt(cmd.Cmd):
             for filename, line in self.plan.breaks:
                 self._say(f"{filename}:{line}")
             return
-        place = self._place(argument)
-        if place is None:
+        at = self._place(argument)
+        if at is None:
             return
         lines = {
             (m.loc.filename, m.loc.line)
             for m in self.ctx.program.marks.values()
             if m.loc is not None and m.kind == "line"
         }
-        if place not in lines:
-            near = sorted(line for name, line in lines if name == place[0])
+        if at not in lines:
+            near = sorted(line for name, line in lines if name == at[0])
             self._say(
-                f"*** no statement of the kernel starts at {place[0]}:{place[1]}; "
+                f"*** no statement of the kernel starts at {at[0]}:{at[1]}; "
                 f"lines {ranges(np.array(near, int)) or 'of this file: none'}"
             )
             return
-        self.plan.breaks.append(place)
-        self._say(f"breakpoint at {place[0]}:{place[1]}")
+        self.plan.breaks.append(at)
+        self._say(f"breakpoint at {at[0]}:{at[1]}")
 
     def do_clear(self, argument: str) -> None:
         """clear [[FILE:]LINE]: remove a breakpoint that `break` set, or all."""
-        place = self._place(argument) if argument else None
-        self.plan.breaks = [b for b in self.plan.breaks if place and b != place]
+        at = self._place(argument) if argument else None
+        self.plan.breaks = [b for b in self.plan.breaks if at and b != at]
 
     def _place(self, text: str) -> tuple[str, int] | None:
         filename, _, line = text.strip().rpartition(":")

@@ -25,8 +25,8 @@ def kept_registers(machine: Machine) -> Registers:
     file, kept = machine.registers, machine.ctx.program.kept
 
     def registers(value: Any) -> tuple[Any, np.ndarray | None]:
-        place = kept[value]
-        return file.values[place], file.partial.get(place)
+        vreg = kept[value]
+        return file.values[vreg], file.partial.get(vreg)
 
     return registers
 

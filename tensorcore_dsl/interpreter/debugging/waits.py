@@ -50,7 +50,7 @@ class Waits:
         if instr is None:
             return ["a branch"]
         if classify.uses_mbarrier(instr):
-            return [self.mbarrier(*place) for place in ctx.mbarriers.waited_for(mask)]
+            return [self.mbarrier(*slot) for slot in ctx.mbarriers.waited_for(mask)]
         numbers = np.unique(ctx.barriers.waits_at[mask])
         if Effect.CLUSTER not in instr.effects and (numbers >= 0).any():
             cta = int(np.argmax(mask)) // ctx.group

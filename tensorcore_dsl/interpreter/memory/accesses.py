@@ -112,9 +112,9 @@ class WordMemory(ABC):
         already. Third: a lower lane of its warp stores the value there.
         """
         active = np.flatnonzero(mask)
-        places = self.location(addresses)[active]
+        locations = self.location(addresses)[active]
         agree, held, repeats = np.zeros((3, mask.size), np.bool_)
-        _, first, which = np.unique(places, return_index=True, return_inverse=True)
+        _, first, which = np.unique(locations, return_index=True, return_inverse=True)
         equal = (values[:, active] == values[:, active[first[which]]]).all(axis=0)
         agree[active] = np.bincount(which, weights=~equal)[which] == 0
         in_warps = np.stack([which, active // WARP])
@@ -236,13 +236,13 @@ def change_words(code: int, addresses: Any, operands: Any, old: Any, active: Any
     changed = False
     for thread in range(active.size):
         if active[thread]:
-            place, at = int(addresses[thread]), thread * width
+            pointer, at = int(addresses[thread]), thread * width
             if width == 4:
-                a, b = int(native.peek32(place)), int(native.peek32(operands.ctypes.data + at))
+                a, b = int(native.peek32(pointer)), int(native.peek32(operands.ctypes.data + at))
                 native.poke32(old.ctypes.data + at, a)
                 top = 1 << 31
             else:
-                a = int(native.peek64(place))
+                a = int(native.peek64(pointer))
                 b = int(native.peek64(operands.ctypes.data + at))
                 native.poke64(old.ctypes.data + at, a)
                 top = 1 << 63
@@ -262,10 +262,10 @@ def change_words(code: int, addresses: Any, operands: Any, old: Any, active: Any
             elif code in (MAX, SIGNED_MAX):
                 new = b if less else a
             if width == 4:
-                native.poke32(place, np.uint32(new))
+                native.poke32(pointer, np.uint32(new))
                 changed = changed or int(np.uint32(new)) != a
             else:
-                native.poke64(place, new)
+                native.poke64(pointer, new)
                 changed = changed or new != a
     return changed
 
@@ -373,12 +373,12 @@ def shared_word(
         if shared.readers[cta, address >> 4]:
             return shadow.STILL_READ
         shadow.stamp_words(shared, cta, address, size, thread)
-    place = shared.data.ctypes.data + cta * limit + address
+    pointer = shared.data.ctypes.data + cta * limit + address
     for word in range(count):
         if stores:
-            native.move(place + word * width, register + word * step, width)
+            native.move(pointer + word * width, register + word * step, width)
         else:
-            native.move(register + word * step, place + word * width, width)
+            native.move(register + word * step, pointer + word * width, width)
     return 0
 
 

@@ -42,12 +42,12 @@ class AsyncStores:
         ctas = self._ctas(addresses, bar, others=False)
         self._quietly(lambda: self.cluster.store_words(chunk.mask, addresses, values))
         starts = addresses[threads].astype(np.int64) & OFFSET
-        places = ctas[:, None], starts[:, None] + np.arange(size)
+        indices = ctas[:, None], starts[:, None] + np.arange(size)
         slots, phases = self._count(ctas, starts, size, bar)
         if self.sanitizer.proxies.tracked:  # no thread can fence what it has not done
-            self.sanitizer.proxies.stamps[places[0], places[1] // 4] = 0
+            self.sanitizer.proxies.stamps[indices[0], indices[1] // 4] = 0
         if storage.checks:
-            storage.disclosed(forget=True).states[places] = shadow.PENDING
+            storage.disclosed(forget=True).states[indices] = shadow.PENDING
         flights = self.sanitizer.in_flight
         flights.add(threads, chunk.at_step, size, ctas, starts, slots, phases)
         flights.rows[-len(threads) :, [START, STOP]] = np.stack((starts, starts + size), axis=1)
@@ -81,8 +81,8 @@ class AsyncStores:
             target, barrier = (clusters.peer(own, a >> CLUSTER_SHIFT, who) for a in (address, at))
             what = f"an asynchronous write of {who} to shared {address & OFFSET:#x}"
             if barrier != target:
-                place, there = chunk.cta_name(target), chunk.cta_name(barrier)
-                raise EmulationError(f"{what} of CTA {place}: its mbarrier is in CTA {there}")
+                receiver, there = chunk.cta_name(target), chunk.cta_name(barrier)
+                raise EmulationError(f"{what} of CTA {receiver}: its mbarrier is in CTA {there}")
             if clusters.size == 1 or (others and target == own):
                 needed = "another CTA" if others else "a cluster of more than one CTA"
                 raise EmulationError(f"{what} stays in its CTA: it needs {needed}")

@@ -286,8 +286,8 @@ class BulkCopies:
             detector.waited(kind, self.chunk.mask, self.commits - pending)
 
     def _box(self, thread: Any, tensor: Any, coordinates: Any, offsets: Any, verb: str) -> TensorBox:
-        places = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
-        box = self.maps.box(int(thread), scalar(tensor, thread), len(places), verb)
+        origin = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
+        box = self.maps.box(int(thread), scalar(tensor, thread), len(origin), verb)
         modes = "im2col" if isinstance(box, PixelColumn) else "tile", "tile" if offsets is None else "im2col"
         if modes[0] != modes[1]:
             raise EmulationError(
@@ -299,11 +299,11 @@ class BulkCopies:
                 f"a tensor copy of {box.name} by {self.chunk.describe(int(thread))}: "
                 f"{box.im2col.refuses_stores}"
             )
-        box = box.at(places, [scalar(offset, thread) for offset in offsets or ()])
-        if places[0] * box.element % CHUNK:
+        box = box.at(origin, [scalar(offset, thread) for offset in offsets or ()])
+        if origin[0] * box.element % CHUNK:
             raise Misaligned(
                 f"a tensor copy of {box.name} by {self.chunk.describe(int(thread))} starts at "
-                f"innermost coordinate {places[0]}, byte {places[0] * box.element} of a row; "
+                f"innermost coordinate {origin[0]}, byte {origin[0] * box.element} of a row; "
                 f"multiples of {CHUNK} bytes are allowed"
             )
         return box
@@ -341,8 +341,8 @@ class BulkCopies:
             wrong = load_box(box.shape, box.plan[START], self.storage.arrays, cta, target)
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
-            by, there, places, barriers = np.array([[thread], [cta], [target], [barrier]])
-            self._land(by, box, box.plan[START:], there, places, barriers, source)
+            by, there, offsets, barriers = np.array([[thread], [cta], [target], [barrier]])
+            self._land(by, box, box.plan[START:], there, offsets, barriers, source)
         chunk.tally.bytes["global", "load"] += box.inside
 
     def _land(
@@ -366,8 +366,8 @@ class BulkCopies:
         phases = self.mbarriers.complete(threads, ctas, barriers, box.size)
         if conflict is not None:
             conflict.tell()
-        places = ctas, targets, barriers // MBARRIER, phases
-        self.sanitizer.in_flight.add(threads, self.chunk.at_step, box.reach, *places)
+        destinations = ctas, targets, barriers // MBARRIER, phases
+        self.sanitizer.in_flight.add(threads, self.chunk.at_step, box.reach, *destinations)
         self.chunk.tally.bytes["shared", "store"] += box.size * len(threads)
 
     def _note_loads(
@@ -432,8 +432,8 @@ class BulkCopies:
         if op is not None:
             box.reduce(self.storage.data[thread // group], src, op)
         box.write_back()
-        by, cta, place = np.array([[thread], [thread // group], [src]])
-        self._note_stores(by, box, box.plan[START:], cta, place, op is not None)
+        by, cta, source = np.array([[thread], [thread // group], [src]])
+        self._note_stores(by, box, box.plan[START:], cta, source, op is not None)
         if self.sanitizer.proxies.tracked:
             self._begin_read(STORE, thread, int(self.commits[thread]), box, src)
         chunk.tally.bytes["shared", "load"] += box.size
@@ -441,8 +441,8 @@ class BulkCopies:
 
     def _begin_read(self, kind: int, thread: int, group: int, box: TensorBox, address: int) -> Read:
         """Note that an operation of a thread in one of its groups reads a box of its CTA."""
-        owners, groups, ctas, places = np.array([[thread], [group], [thread // self.chunk.group], [address]])
-        read = Read(kind, self.chunk.at_step, owners, groups, ctas, *box.chunks_at(places))
+        owners, groups, ctas, offsets = np.array([[thread], [group], [thread // self.chunk.group], [address]])
+        read = Read(kind, self.chunk.at_step, owners, groups, ctas, *box.chunks_at(offsets))
         self.sanitizer.proxies.add(read)
         return read
 
@@ -517,12 +517,12 @@ class BulkCopies:
             raise Uninitialised(f"{what} reads shared {address:#x}, which nothing has written")
         state = self.storage.shadow[cta, address : address + CHUNK]
         if (state == shadow.BARRIER).any():
-            place = address + int(np.argmax(state == shadow.BARRIER))
-            name = self.mbarriers.name(cta, place // 8)
-            raise EmulationError(f"{what} touches shared {place:#x}: {name} lives there")
-        place = address + int(np.argmax(state == shadow.PENDING))
+            byte = address + int(np.argmax(state == shadow.BARRIER))
+            name = self.mbarriers.name(cta, byte // 8)
+            raise EmulationError(f"{what} touches shared {byte:#x}: {name} lives there")
+        byte = address + int(np.argmax(state == shadow.PENDING))
         error = EmulationError if verb == "load" else Uninitialised
-        raise error(f"{what}: " + self.sanitizer.in_flight.owner(cta, place))
+        raise error(f"{what}: " + self.sanitizer.in_flight.owner(cta, byte))
 
 
 class Peers(NamedTuple):
@@ -613,8 +613,8 @@ def _load_all(
     if count < 0:
         return -1
     failed = np.zeros(1, np.int64)
-    own, ctas, places = copies[0, :count], copies[1, :count], copies[2, :count]
-    wrong = load_boxes(box, starts, own, ctas, places, shared, failed)
+    own, ctas, offsets = copies[0, :count], copies[1, :count], copies[2, :count]
+    wrong = load_boxes(box, starts, own, ctas, offsets, shared, failed)
     result[0], result[1], result[2] = wrong, inside, 0
     if wrong:
         count = failed[0]

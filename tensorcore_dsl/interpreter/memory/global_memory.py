@@ -199,11 +199,11 @@ class GlobalMemory(accesses.WordMemory):
                 f"{instr.mnemonic} of {self.chunk.describe(thread)} is given {int(addresses[thread]):#x}, "
                 f"no multimem address: peers.multicast() of a tc.PeerArray makes one ({instr.section})"
             )
-        places = addresses & np.uint64((1 << MULTIMEM_SHIFT) - 1)
+        offsets = addresses & np.uint64((1 << MULTIMEM_SHIFT) - 1)
         starts = np.array([*map(self.arguments.address, range(pointers))], np.uint64)
-        first = allocation_of(places.astype(np.int64))
+        first = allocation_of(offsets.astype(np.int64))
         ranks = np.clip(first + np.arange(int(worlds[active].max(initial=0)))[:, None], 0, len(starts) - 1)
-        return list(places + starts[ranks] - starts[ranks[:1]])
+        return list(offsets + starts[ranks] - starts[ranks[:1]])
 
     def _rows(self, addresses: np.ndarray) -> np.ndarray:
         """The rows of the table for virtual addresses; any row for an address outside of all arrays."""

@@ -54,8 +54,8 @@ class MapObjects:
     def _each(self, ctx: Context, addresses: Any) -> list[tuple[int, int]]:
         """The active threads, and the address of each."""
         active = self.memory.active(ctx)
-        places = np.broadcast_to(addresses, active.shape)
-        return [(thread, int(places[thread])) for thread in np.flatnonzero(active).tolist()]
+        each_address = np.broadcast_to(addresses, active.shape)
+        return [(thread, int(each_address[thread])) for thread in np.flatnonzero(active).tolist()]
 
     def replaced(self, ctx: Context, addresses: Any) -> None:
         self.changed |= {address: thread for thread, address in self._each(ctx, addresses)}
@@ -86,8 +86,8 @@ class MapObjects:
         _, real = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
         detector, threads = self.memory.sanitizer.detector, np.arange(self.chunk.threads)
         if detector is not None and not detector.early.over:
-            places, at = np.full(threads.shape, address, np.uint64), self.chunk.at_step
-            early = detector.early.words(False, places, threads == thread, OBJECT.itemsize, at)
+            addresses, at = np.full(threads.shape, address, np.uint64), self.chunk.at_step
+            early = detector.early.words(False, addresses, threads == thread, OBJECT.itemsize, at)
             if early is not None:
                 early.tell()
         return ctypes.string_at(real, OBJECT.itemsize)

@@ -60,9 +60,9 @@ class PixelColumn(TensorBox):
                 f"a tensor copy of {self.name} has its filter base at {tuple(base)}; the pixel box reaches "
                 f"from {lower} to before {tuple(ends)} (innermost axis first; PTX manual, 5.5.4.1)"
             )
-        places = np.empty((pixels, len(coordinates) - 1), np.int64)
+        indices = np.empty((pixels, len(coordinates) - 1), np.int64)
         for pixel in range(pixels):
-            places[pixel] = image, *[at + by for at, by in zip(base[::-1], offsets[::-1], strict=True)]
+            indices[pixel] = image, *[at + by for at, by in zip(base[::-1], offsets[::-1], strict=True)]
             for axis, step in enumerate(steps):
                 base[axis] += step
                 if base[axis] < ends[axis]:
@@ -70,10 +70,10 @@ class PixelColumn(TensorBox):
                 base[axis] = lower[axis]
             else:
                 image += 1
-        rows = np.flatnonzero(((places >= 0) & (places < shape[:-1])).all(axis=1))
+        rows = np.flatnonzero(((indices >= 0) & (indices < shape[:-1])).all(axis=1))
         low = min(max(first, 0), shape[-1])
         high = max(min(first + channels, shape[-1]), low)
-        there = (*places[rows].T, slice(low, high))
+        there = (*indices[rows].T, slice(low, high))
         here = rows, slice(low - first, high - first)
         stage = np.full((pixels, channels), self.fill & 256**self.element - 1, self.array.dtype)
         stage[here] = self.array[there]
@@ -94,9 +94,9 @@ class PixelColumn(TensorBox):
         return int(self.stage[self.inside_stage].nbytes)
 
     def rows_inside(self, starts: np.ndarray) -> np.ndarray:
-        *places, channels = self.inside_array
+        *outer, channels = self.inside_array
         real = self.array.__array_interface__["data"][0] + channels.start * self.element
-        rows = real + np.array(places).T @ np.array(self.array.strides[:-1])
+        rows = real + np.array(outer).T @ np.array(self.array.strides[:-1])
         return np.stack((rows, rows + (channels.stop - channels.start) * self.element), axis=-1)[None]
 
     def outside(self, start: Sequence[int]) -> str:

@@ -125,8 +125,8 @@ class SharedMemory(accesses.WordMemory):
                 extent += "; this is an address in another CTA of the cluster"
             raise OutOfBounds(f"{what}: the CTA has {extent}")
         if code == shadow.MISALIGNED:
-            place = self.chunk.program.tiles.misaligned(address, size)
-            raise Misaligned(f"{what}, which is no multiple of {size}{place}")
+            tile_text = self.chunk.program.tiles.misaligned(address, size)
+            raise Misaligned(f"{what}, which is no multiple of {size}{tile_text}")
         if code == shadow.STILL_READ:
             reader = self.sanitizer.proxies.reader(cta, address)
             raise EmulationError(f"{what}: these bytes are still read by {reader}")

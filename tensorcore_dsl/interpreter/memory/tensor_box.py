@@ -172,8 +172,8 @@ class TensorBox(EagerDict):
     def chunks_at(self, addresses: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`chunks` in box order, `rows` and `spans` of a `Read` of the box at each address."""
         different, rows = np.unique(addresses, return_inverse=True)
-        places = tuple(different.tolist())
-        chunks, spans = _chunks(self.row, self.pitch, self.reach, self.mask, places)
+        key = tuple(different.tolist())
+        chunks, spans = _chunks(self.row, self.pitch, self.reach, self.mask, key)
         return chunks, rows, spans
 
     def rows_inside(self, starts: np.ndarray) -> np.ndarray:
@@ -186,10 +186,10 @@ class TensorBox(EagerDict):
         low, high = np.maximum(starts[:, :1], 0), ends[:, :1]
         inside, real = low < high, np.full(low.shape, self.real)
         for axis in range(1, RANK):
-            places = (starts[:, axis, None] + np.arange(self.plan[BOX, axis]))[:, None]
-            part = inside[..., None] & (places >= 0) & (places < self.plan[EXTENT, axis])
+            indices = (starts[:, axis, None] + np.arange(self.plan[BOX, axis]))[:, None]
+            part = inside[..., None] & (indices >= 0) & (indices < self.plan[EXTENT, axis])
             inside = part.reshape(len(starts), -1)
-            real = (real[..., None] + places * self.plan[STRIDE, axis]).reshape(inside.shape)
+            real = (real[..., None] + indices * self.plan[STRIDE, axis]).reshape(inside.shape)
         rows = np.stack((real + low * self.element, real + high * self.element), axis=-1)
         return np.where(inside[..., None], rows, 0)
 
@@ -225,8 +225,8 @@ def _chunks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(addresses, chunks) numbers of the chunks that a box occupies, and their spans (`spans_of`)."""
     rows, bytes = np.arange(0, reach, pitch), np.arange(0, row, CHUNK)
-    places = np.array(addresses)[:, None] + (rows[:, None] + bytes).ravel()
-    numbers = (places ^ (places >> 3 & mask)) // CHUNK
+    bytes_of_rows = np.array(addresses)[:, None] + (rows[:, None] + bytes).ravel()
+    numbers = (bytes_of_rows ^ (bytes_of_rows >> 3 & mask)) // CHUNK
     return numbers, spans_of(numbers)
 
 
@@ -342,9 +342,9 @@ def load_box(box: Any, start: Any, shared: Any, cta: int, target: int) -> int:  
     for row in range(rows):
         source, inside = box.real + first * element, True
         for axis in range(1, RANK):
-            place = start[axis] + index[axis]
-            inside = inside and place >= 0 and place < plan[EXTENT, axis]
-            source += place * plan[STRIDE, axis]
+            coordinate = start[axis] + index[axis]
+            inside = inside and coordinate >= 0 and coordinate < plan[EXTENT, axis]
+            source += coordinate * plan[STRIDE, axis]
         _next_row(index, plan)
         line = target + row * pitch
         fits = lines and inside and line + length <= data.size
@@ -415,9 +415,9 @@ def store_box(
     for row in range(rows):
         target, inside = box.real + first * element, copies
         for axis in range(1, RANK):
-            place = start[axis] + index[axis]
-            inside = inside and place >= 0 and place < plan[EXTENT, axis]
-            target += place * plan[STRIDE, axis]
+            coordinate = start[axis] + index[axis]
+            inside = inside and coordinate >= 0 and coordinate < plan[EXTENT, axis]
+            target += coordinate * plan[STRIDE, axis]
         _next_row(index, plan)
         for byte in range(0, length, CHUNK):
             at = source + row * pitch + byte

@@ -27,12 +27,12 @@ from tensorcore_dsl.ir.nodes import Address, Kernel, Op, Part, Source, walk
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.spec import Instruction, MmaOrdering
 
-Registers = Iterable[tuple[int, Any]]  # places and the values that they hold
+Registers = Iterable[tuple[int, Any]]  # vregs and the values that they hold
 
 
 @dataclass(frozen=True)
 class RegisterUse:
-    """A step that uses registers of products without being one; by place.
+    """A step that uses registers of products without being one; by vreg.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class RegisterUse:
 
 @dataclass(frozen=True)
 class ProductUse(EagerDict):
-    """A product and its registers, by place.
+    """A product and its registers, by vreg.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class MmaHazards:
     fenced
         (warpgroups,), have they fenced at all?
     touched : dict
-        By place, the warpgroups that used the register since their last fence.
+        By vreg, the warpgroups that used the register since their last fence.
     """
 
     def __init__(self, chunk: Chunk, proxies: ProxyFences) -> None:
@@ -143,10 +143,10 @@ class MmaHazards:
         groups, _ = self.chunk.units(WARPGROUP)
         self.fenced |= groups
         others = ~groups if self.touched else groups
-        for place, users in list(self.touched.items()):
-            left = self.touched[place] = users & others
+        for vreg, users in list(self.touched.items()):
+            left = self.touched[vreg] = users & others
             if not np.count_nonzero(left):
-                del self.touched[place]
+                del self.touched[vreg]
 
     def commit(self) -> None:
         self.commits = self.commits + self.chunk.units(WARPGROUP)[0]
@@ -219,9 +219,9 @@ class MmaHazards:
     def _unfenced(self, use: ProductUse, groups: np.ndarray) -> np.ndarray:
         """Select those of `groups` that must fence before they issue a product."""
         unfenced = groups & ~self.fenced
-        for place in use.accumulators | use.a if self.touched else ():
-            if place in self.touched:
-                unfenced = unfenced | groups & self.touched[place]
+        for vreg in use.accumulators | use.a if self.touched else ():
+            if vreg in self.touched:
+                unfenced = unfenced | groups & self.touched[vreg]
         return unfenced
 
     def _owners_of(self, use: ProductUse, groups: np.ndarray) -> Iterator[ProductsInFlight]:
@@ -243,9 +243,9 @@ class MmaHazards:
                 self._refuse(product, step, f"`{text}`" if text else use.name, groups, use.loc)
         if self.chunk.program.kernel.foreign:
             uses = [use for use in uses if not use.moves]
-        for place in {place for use in uses for place in use.reads + use.writes}:
-            before = self.touched.get(place, groups)
-            self.touched[place] = groups if before is groups else before | groups
+        for vreg in {vreg for use in uses for vreg in use.reads + use.writes}:
+            before = self.touched.get(vreg, groups)
+            self.touched[vreg] = groups if before is groups else before | groups
 
     def _refuse(
         self, product: ProductsInFlight, step: int, what: str, groups: np.ndarray, loc: Loc | None = None
@@ -263,25 +263,25 @@ class MmaHazards:
 
 
 def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None:
-    """The registers of an instruction that is an asynchronous product and reads these places."""
+    """The registers of an instruction that is an asynchronous product and reads these vregs."""
     if instr.ordering is None:
         return None
-    places = dict(zip((o.name for o in instr.operands), reads, strict=True))
+    vregs = dict(zip((o.name for o in instr.operands), reads, strict=True))
     assert instr.tied is not None
     named = {instr.tied}, {"a"}, {*instr.ordering.late_inputs}
-    uses = [frozenset(places[name] for name in names if name in places) for names in named]
+    uses = [frozenset(vregs[name] for name in names if name in vregs) for names in named]
     return ProductUse(instr, instr.ordering, *uses)
 
 
 def register_use(
     name: str, reads: Registers, writes: Registers, watched: set[Any], **more: Any
 ) -> RegisterUse | None:
-    """The use of `watched` registers by a step, from its places and what they hold; or None.
+    """The use of `watched` registers by a step, from its vregs and what they hold; or None.
 
     more: `copies`, `loc` and `moves` of the use.
     """
-    read = tuple(place for place, source in reads if _base(source) in watched)
-    written = tuple(place for place, value in writes if value in watched)
+    read = tuple(vreg for vreg, source in reads if _base(source) in watched)
+    written = tuple(vreg for vreg, value in writes if value in watched)
     return RegisterUse(name, read, written, **more) if read or written else None
 
 

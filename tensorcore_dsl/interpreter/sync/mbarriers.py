@@ -307,8 +307,8 @@ class Mbarriers(EagerDict):
             if self.sanitizer.detector is not None and cta != own:
                 name = self.name(cta, slot)
                 self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
-            by, there, place = np.array([[thread], [cta], [address & OFFSET]])
-            self._count(by, there, place, scalar(size, thread), np.empty(1, np.int64))
+            by, there, offset = np.array([[thread], [cta], [address & OFFSET]])
+            self._count(by, there, offset, scalar(size, thread), np.empty(1, np.int64))
         if tell_race is not None:
             tell_race()
 
@@ -349,10 +349,10 @@ class Mbarriers(EagerDict):
         first = np.flatnonzero(np.diff(threads, prepend=-1))
         turns = np.arange(len(threads)) - np.repeat(first, np.diff(first, append=len(threads)))
         for turn in range(int(turns.max()) + 1):
-            some, places = turns == turn, np.zeros(self.chunk.threads, np.uint32)
+            some, targets = turns == turn, np.zeros(self.chunk.threads, np.uint32)
             mask = np.zeros(self.chunk.threads, np.bool_)
-            mask[threads[some]], places[threads[some]] = True, (ranks | addresses)[some]
-            tell_race = self._note(places, mask, flies)
+            mask[threads[some]], targets[threads[some]] = True, (ranks | addresses)[some]
+            tell_race = self._note(targets, mask, flies)
             if tell_race is not None:
                 tell_race()
 
@@ -378,7 +378,7 @@ class Mbarriers(EagerDict):
     def lacking(self, mask: np.ndarray) -> list[str]:
         """The phases that threads of `mask` wait for and what they lack, as lines of text."""
         wanted = self.waited_for(mask)
-        lines = self.chunk.folded((place[0], self.wait_text(*place)) for place in wanted)
+        lines = self.chunk.folded((slot[0], self.wait_text(*slot)) for slot in wanted)
         return lines[:8] + [f"... and {len(lines) - 8} more"] * (len(lines) > 8)
 
     def waited_for(self, mask: np.ndarray) -> list[tuple[int, int]]:
@@ -391,7 +391,7 @@ class Mbarriers(EagerDict):
 
     def surplus(self, mask: np.ndarray) -> bool:
         """Tell whether threads of `mask` wait for a phase with more bytes than were expected."""
-        return any(self.at(*place)[MISSING] < 0 for place in self.waited_for(mask))
+        return any(self.at(*slot)[MISSING] < 0 for slot in self.waited_for(mask))
 
     def wait_text(self, cta: int, slot: int) -> str:
         """The running phase of an mbarrier, and what it lacks; `{}` stands for the CTA."""

@@ -84,10 +84,10 @@ def draw(replay: Replay, cta: int, title: str, path: str | Path | None) -> Any:
     patches += [_patch(COLORS["multiply"], "multiply"), _patch(COLORS["copy"], "copy in flight")]
     figure.legend(handles=patches, fontsize=7, ncols=4, loc="outside lower center")
     counts = occupancy(replay).get(cta, [])
-    for name, place, color in (("full", 1, COLORS["multiply"]), ("loading", 0, COLORS["copy"])):
+    for name, item, color in (("full", 1, COLORS["multiply"]), ("loading", 0, COLORS["copy"])):
         below.step(
             [0.0, *(at for at, _ in counts)],
-            [0, *(n[place] for _, n in counts)],
+            [0, *(n[item] for _, n in counts)],
             where="post",
             label=f"stages {name}",
             color=color,

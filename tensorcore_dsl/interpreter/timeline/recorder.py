@@ -261,9 +261,9 @@ class _Hooks:
         new = np.flatnonzero(mask & (self.at_barrier[: self.threads] < 0))
         details: dict[Detail, None] = {}
         for thread in map(int, new):
-            place = thread // ctx.group, int(numbers[thread])
-            now = self.phases.setdefault(place, [0, 0])
-            details[Arrive(thread // WARP, (NAMED, *place, now[0]))] = None
+            key = thread // ctx.group, int(numbers[thread])
+            now = self.phases.setdefault(key, [0, 0])
+            details[Arrive(thread // WARP, (NAMED, *key, now[0]))] = None
             if wait:
                 self.at_barrier[thread] = now[0]
         if count is not None:
@@ -271,12 +271,12 @@ class _Hooks:
         go = inner(barrier, count, wait, *vote)
         if wait:
             for thread in map(int, np.flatnonzero(mask & go[: self.threads])):
-                place = thread // ctx.group, int(numbers[thread])
+                key = thread // ctx.group, int(numbers[thread])
                 phase = int(self.at_barrier[thread])
-                details[Wait(thread // WARP, (NAMED, *place, phase))] = None
+                details[Wait(thread // WARP, (NAMED, *key, phase))] = None
                 self.at_barrier[thread] = -1
                 if count is None:
-                    self.phases[place][0] = max(self.phases[place][0], phase + 1)
+                    self.phases[key][0] = max(self.phases[key][0], phase + 1)
         self.details += details
         return go
 

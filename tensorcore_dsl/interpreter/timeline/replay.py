@@ -89,7 +89,7 @@ class Track:
 
     Attributes
     ----------
-    place : int
+    position : int
         The next step.
     ready : dict
         By register, when it can be read.
@@ -100,7 +100,7 @@ class Track:
     scheduler: int
     steps: list[tuple[int, list[Detail]]]
     time: float = 0.0
-    place: int = 0
+    position: int = 0
     parked: float = -1.0  # since when it waits for something that has no time yet
     ready: dict[int, float] = field(default_factory=dict)
     groups: dict[str, Groups] = field(default_factory=lambda: defaultdict(Groups))
@@ -172,9 +172,9 @@ class Replay:
         copy = warp.cta // self.recording.ctas
         if not copy:
             return phase
-        kind, place, number, count = phase
+        kind, owner, number, count = phase
         per = self.recording.cluster if kind == CLUSTER else 1
-        return kind, place + copy * self.recording.ctas // per, number, count
+        return kind, owner + copy * self.recording.ctas // per, number, count
 
     def _later(self, at: float, run: Callable[[float], None]) -> None:
         self.count += 1
@@ -194,17 +194,17 @@ class Replay:
     def _run(self, warp: Track, now: float) -> None:
         """Let a warp issue until it waits, or until something else happens before its next step."""
         warp.time = max(warp.time, now)
-        while warp.place < len(warp.steps):
-            at, details = warp.steps[warp.place]
+        while warp.position < len(warp.steps):
+            at, details = warp.steps[warp.position]
             cost = self.static[at]
             if cost.kind == COPY:
-                times = [warp.ready.get(place, 0.0) for place in cost.reads]
-                for place in cost.writes:
-                    warp.ready[place] = max(times, default=0.0)
-                warp.place += 1
+                times = [warp.ready.get(vreg, 0.0) for vreg in cost.reads]
+                for vreg in cost.writes:
+                    warp.ready[vreg] = max(times, default=0.0)
+                warp.position += 1
                 continue
             if cost.kind == NOTHING:
-                warp.place += 1
+                warp.position += 1
                 continue
             start, state, phase = self._start(warp, at, details)
             if start is None:
@@ -215,16 +215,16 @@ class Replay:
                 self._later(start, partial(self._run, warp))
                 return
             self._issue(warp, at, details)
-            warp.place += 1
+            warp.position += 1
 
     def _start(self, warp: Track, at: int, details: list[Detail]) -> tuple[float | None, str, Phase | None]:
         """When the step can issue, and what it waits for; None: that has no time yet."""
         cost = self.static[at]
         best, state = warp.time, "issue"
         why: Phase | None = None
-        for place in cost.reads:
-            if warp.ready.get(place, 0.0) > best:
-                best, state = warp.ready[place], "registers"
+        for vreg in cost.reads:
+            if warp.ready.get(vreg, 0.0) > best:
+                best, state = warp.ready[vreg], "registers"
         for completion, delay, kind, phase in self._awaited(warp, details):
             if completion.pending:
                 warp.parked = warp.time
@@ -311,8 +311,8 @@ class Replay:
                 warp.groups[detail.queue].close()
             elif isinstance(detail, GroupWait):
                 warp.groups[detail.queue].end(detail.pending)
-        for place in cost.writes:
-            warp.ready[place] = ready
+        for vreg in cost.writes:
+            warp.ready[vreg] = ready
         polls = any(isinstance(d, Wait) and d.phase[0] == MBARRIER for d in details)
         until = now + cost.slots
         until += c["jump"] * (cost.kind == JUMP) + c["mbarrier_poll"] * polls
@@ -384,9 +384,9 @@ class Replay:
         self.transfers.append(Transfer(now, ended, warp.cta, warp.number, at, moved.bytes, "store", None))
 
     def _arrive(self, warp: Track, arrive: Arrive, now: float) -> None:
-        kind, place, *_ = arrive.phase
+        kind, owner, *_ = arrive.phase
         remote = kind == CLUSTER and self.recording.cluster > 1
-        remote = remote or (kind != CLUSTER and place != warp.cta % self.recording.ctas)
+        remote = remote or (kind != CLUSTER and owner != warp.cta % self.recording.ctas)
         delay = self.costs["remote_latency" if remote else "arrive_latency"]
         self.phases[self._own(warp, arrive.phase)].part_ends(now + delay)
 

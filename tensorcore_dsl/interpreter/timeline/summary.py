@@ -38,19 +38,19 @@ def roles(replay: Replay) -> Iterator[str]:
 def _role(replay: Replay, warps: list[Track]) -> Iterator[str]:
     end = max(replay.end, 1.0) * len(warps)
     states: dict[str, float] = defaultdict(float)
-    places: dict[tuple[str, str, str], float] = defaultdict(float)
+    cycles_of: dict[tuple[str, str, str], float] = defaultdict(float)
     for warp in warps:
         for (state, at, phase), cycles in warp.spent.items():
             states[state] += cycles
             if state != "issue":
-                places[state, place(replay, at), awaited(replay, phase)] += cycles
+                cycles_of[state, place(replay, at), awaited(replay, phase)] += cycles
     shares = ", ".join(
         f"{text} {states[state] / end:.0%}" for state, text in STATES.items() if states[state] / end >= LEAST
     )
     numbers = np.array([warp.number % replay.recording.warps for warp in warps])
     name = "warp" if len(warps) == 1 else "warps"
     yield f"{name} {ranges(numbers)}: {shares}"
-    for (state, where, what), cycles in sorted(places.items(), key=lambda item: -item[1])[:SHOWN]:
+    for (state, where, what), cycles in sorted(cycles_of.items(), key=lambda item: -item[1])[:SHOWN]:
         if cycles / end >= LEAST:
             yield f"  {cycles / end:>4.0%} {what or STATES[state]}, at {where}"
 

@@ -50,10 +50,10 @@ def _warps(replay: Replay) -> Iterator[dict[str, Any]]:
     for warp in replay.warps:
         yield _named("thread_name", warp.cta, warp.number % per, f"warp {warp.number % per}")
         for start, end, state, at, phase in warp.segments:
-            place = {"pid": warp.cta, "tid": warp.number % per}
+            track = {"pid": warp.cta, "tid": warp.number % per}
             about = {"line": str(steps[at].loc), "state": STATES[state]}
             name = awaited(replay, phase) or STATES[state]
-            yield _span(replay, name, state, start, end) | place | {"args": about}
+            yield _span(replay, name, state, start, end) | track | {"args": about}
 
 
 def _tensor(replay: Replay) -> Iterator[dict[str, Any]]:
@@ -61,13 +61,13 @@ def _tensor(replay: Replay) -> Iterator[dict[str, Any]]:
     for product in merged(replay.multiplications):
         track = TENSOR + (0 if product.scheduler is None else 1 + product.scheduler)
         instr = steps[product.at].instr
-        place = {"pid": product.cta, "tid": track}
+        ids = {"pid": product.cta, "tid": track}
         if (product.cta, track) not in named:
             named.add((product.cta, track))
             which = "" if product.scheduler is None else f" of scheduler {product.scheduler}"
             yield _named("thread_name", product.cta, track, f"tensor cores{which}")
         about = {"line": str(steps[product.at].loc), "instruction": str(instr)}
-        yield _span(replay, "multiply", "tensor", product.start, product.end) | place | {"args": about}
+        yield _span(replay, "multiply", "tensor", product.start, product.end) | ids | {"args": about}
 
 
 def _transfers(replay: Replay) -> Iterator[dict[str, Any]]:
