@@ -188,11 +188,11 @@ def sum_rows(
         row = part + tc.threadIdx.x // LANES
         query, total = number * BM + row, tc.f32(0)
         inside = query < sequence.queries
-        place = sequence.start + query
+        position = sequence.start + query
         for col in tc.static_range(0, traits.width, 8 * LANES):
             at = col + 8 * lane
             loaded = inside & (at < traits.width)
-            left, right = (x.at(sequence.batch, head, place, at).load(8, pred=loaded) for x in (o, grad))
+            left, right = (x.at(sequence.batch, head, position, at).load(8, pred=loaded) for x in (o, grad))
             for x, y in zip(left.elements(), right.elements(), strict=True):
                 total = tc.fma(x.to(tc.f32), y.to(tc.f32), total)
         total = tc.select(inside, total, 0.0)
@@ -201,9 +201,9 @@ def sum_rows(
         if lane == 0:
             exponent = tc.f32(-math.inf)
             if inside:
-                exponent = lse[sequence.batch, head, place]
+                exponent = lse[sequence.batch, head, position]
                 if grad_lse is not None:
-                    total -= grad_lse[sequence.batch, head, place]
+                    total -= grad_lse[sequence.batch, head, position]
             sees_none = exponent == -math.inf
             lse_log2[slot * BM + row] = tc.select(sees_none, math.inf, exponent * math.log2(math.e))
             # P is 0 here, and 0 times a NaN of grad_lse would be NaN.

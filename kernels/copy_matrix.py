@@ -89,21 +89,21 @@ def copy_along(source, target, block, mode: str):
     chunks = divided_up(cols, count)
     first = block * (32 * WARPS * IN_FLIGHT) + tc.threadIdx.x
     starts = [first + i * (32 * WARPS) for i in range(IN_FLIGHT)]
-    places = [(start // chunks, start % chunks * count) for start in starts]
-    exist = [row < rows for row, _ in places]
+    origins = [(start // chunks, start % chunks * count) for start in starts]
+    exist = [row < rows for row, _ in origins]
     if mode == ELEMENTS or target.align < CHUNK:
-        for (row, col), exists in zip(places, exist, strict=True):
+        for (row, col), exists in zip(origins, exist, strict=True):
             if exists:
                 copy_elements(source, target, row, col, count)
     else:
         in_vectors = [
             exists & fits(source, row, col) & (col + count <= target.shape[1])
-            for (row, col), exists in zip(places, exist, strict=True)
+            for (row, col), exists in zip(origins, exist, strict=True)
         ]
-        words = [load_chunk(source, *place, fit) for place, fit in zip(places, in_vectors, strict=True)]
-        for (row, col), fit, vector in zip(places, in_vectors, words, strict=True):
+        words = [load_chunk(source, *origin, fit) for origin, fit in zip(origins, in_vectors, strict=True)]
+        for (row, col), fit, vector in zip(origins, in_vectors, words, strict=True):
             target.at(row, col).as_type(tc.b32).store(vector, pred=fit)
-        for (row, col), exists, fit in zip(places, exist, in_vectors, strict=True):
+        for (row, col), exists, fit in zip(origins, exist, in_vectors, strict=True):
             if exists & ~fit:
                 copy_elements(source, target, row, col, count)
 
@@ -124,9 +124,9 @@ def copy_across(lines, target, unit):
     count, length = CHUNK // lines.dtype.itemsize, lines.shape[1]
     across = divided_up(length, LANES * count)
     first = unit // across * (32 // LANES * count) + tc.lane_id() // LANES * count
-    place = unit % across * (LANES * count) + tc.lane_id() % LANES * count
-    if place < length:
-        starts = [(first + i, place) for i in range(count)]
+    start = unit % across * (LANES * count) + tc.lane_id() % LANES * count
+    if start < length:
+        starts = [(first + i, start) for i in range(count)]
         readable = [fits(lines, *start) for start in starts]
         vectors = [
             load_chunk(lines, *start, (start[0] < lines.shape[0]) & fit)
@@ -135,8 +135,8 @@ def copy_across(lines, target, unit):
         in_vectors = (first + count <= target.shape[1]) & (target.align >= CHUNK)
         if target.align >= CHUNK:
             for i, vector in enumerate(transposed(vectors, count)):
-                row = target.at(place + i, first).as_type(tc.b32)
-                row.store(vector, pred=in_vectors & (place + i < length))
+                row = target.at(start + i, first).as_type(tc.b32)
+                row.store(vector, pred=in_vectors & (start + i < length))
         # The vector stores above wrote zeros for chunks that reach outside the memory of the source.
         # The same thread now overwrites them element by element.
         read = readable[0]
@@ -144,8 +144,8 @@ def copy_across(lines, target, unit):
             read = read & fit
         if not (read & in_vectors):
             for i in tc.range(count):
-                if first + i < lines.shape[0] and not (in_vectors & fits(lines, first + i, place)):
-                    copy_elements(lines, target.T, first + i, place, count)
+                if first + i < lines.shape[0] and not (in_vectors & fits(lines, first + i, start)):
+                    copy_elements(lines, target.T, first + i, start, count)
 
 
 def fits(matrix, row, col):
@@ -175,13 +175,13 @@ def shifted(pointer, pred):
     """Load 16 bytes at any address: four words, from the two aligned vectors that hold them."""
     low = aligned(pointer)
     words = [*low.load(4, pred=pred), *(low + 4).load(4, pred=pred)]
-    place = (pointer.address & (CHUNK - 1)).to(tc.u32)
+    offset = (pointer.address & (CHUNK - 1)).to(tc.u32)
     # A run-time shift by 0 to 3 words: by one where bit 0 of the word offset is set, by two where
     # bit 1 is; then `shf` shifts by the remaining bytes.
     for step in (1, 2):
-        skip = (place >> 2) & step != 0
+        skip = (offset >> 2) & step != 0
         words = [tc.select(skip, words[i + step], words[i]) for i in range(len(words) - step)]
-    bits = place % 4 * 8
+    bits = offset % 4 * 8
     return [tc.emit("shf.r.wrap.b32", words[i], words[i + 1], bits) for i in range(4)]
 
 

@@ -53,10 +53,10 @@ class EpilogueCall:
         named = dict(zip(self.names, self.values, strict=True))
         if self.takes_batch:
             named["batch"] = coord[0] if len(coord) == 3 else 0
-        place = coord[-2:]
+        position = coord[-2:]
         if len(self.last) > 0:
-            place = [min(x, last) for x, last in zip(place, self.last, strict=True)]
-        return self.function(value, *place, **named)
+            position = [min(x, last) for x, last in zip(position, self.last, strict=True)]
+        return self.function(value, *position, **named)
 
 
 def apply_epilogue(epilogue, value, coord):
@@ -183,14 +183,18 @@ def _signature(name: str, function: Any, parameters: tuple[str, ...]) -> Signatu
 
 
 def _check_call(
-    name: str, function: Any, signature: Signature | None, by_place: tuple[str, ...], by_name: tuple[str, ...]
+    name: str,
+    function: Any,
+    signature: Signature | None,
+    positional: tuple[str, ...],
+    by_name: tuple[str, ...],
 ) -> None:
     """Refuse a function that cannot be called with these parameters."""
     try:
         if signature is not None:
-            signature.bind(*by_place, **dict.fromkeys(by_name))
+            signature.bind(*positional, **dict.fromkeys(by_name))
     except TypeError as error:
-        wanted = f"{name}({', '.join((*by_place, *by_name))})"
+        wanted = f"{name}({', '.join((*positional, *by_name))})"
         raise tc.ArgumentError(
             f"{name} is {name_of(function)}{signature}; a function {wanted} of the kernel language is "
             f"needed: {error}",

@@ -273,7 +273,7 @@ def test_once_for_a_line_and_a_reason():
 def test_a_plan_names_its_copies():
     a, b, d = zeros(16, 63, "e4m3"), zeros(63, 16, "e4m3", "F"), zeros(16, 16, "f32")
     plan = kernels.plan(a, b, None, d)
-    assert [(copy.place, copy.axis, copy.is_result) for copy in plan.copies] == [
+    assert [(copy.argument, copy.axis, copy.is_result) for copy in plan.copies] == [
         (0, -1, False),
         (1, -2, False),
     ]

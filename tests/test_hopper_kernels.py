@@ -181,7 +181,7 @@ def test_tiles_that_are_not_transposed():
         (HopperConfig(BN=64, stages=3), False),
     ):
         planned = kernels.plan(a, b, None, d, precision="tf32", config=config)
-        assert [copy.place for copy in planned.copies] == [1] * copied
+        assert [copy.argument for copy in planned.copies] == [1] * copied
 
 
 FEW_ROWS = [{}, {"split_k": 2}, {"k_slabs": 4, "stages": 2}]

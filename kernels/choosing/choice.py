@@ -135,14 +135,14 @@ def choose_copies(problem: GemmProblem, family: str, config: Any = None) -> tupl
     """
     contiguous = aligned(problem)
     shape = shape_of(contiguous)
-    places = [place for place, has in enumerate((shape.in_fragments, shape.transposed)) if has]
-    if family == "sm80" or not places:
+    operands = [operand for operand, has in enumerate((shape.in_fragments, shape.transposed)) if has]
+    if family == "sm80" or not operands:
         return padding.gemm_copies(problem, family)
-    options = [set(places[:n]) for n in range(len(places) + 1)] + [{places[-1]}]
+    options = [set(operands[:n]) for n in range(len(operands) + 1)] + [{operands[-1]}]
     copies = lambda option: padding.gemm_copies(contiguous, family, option)
     if config is not None:
         suits = lambda option: fits(config, shape_of(contiguous, copies(option)))
-        chosen = min(filter(suits, options), key=len, default=places)
+        chosen = min(filter(suits, options), key=len, default=operands)
         return padding.gemm_copies(problem, family, chosen)
     fastest = min(options, key=lambda option: _time(contiguous, family, copies(option)))
     return padding.gemm_copies(problem, family, fastest)

@@ -54,7 +54,7 @@ class Menu:
     uneven : consumers have more registers than the producer
     promotable, in_fragments : registers suffice for promoted products, for fragments of A
     clusters : clusters that run at a time, of wgmma kernels
-    place : position in the menu, from 0 for the first of a kind to 1 for the last
+    menu_rank : position in the menu, from 0 for the first of a kind to 1 for the last
     """
 
     configs: tuple[Config, ...]
@@ -68,9 +68,9 @@ class Menu:
 
     def select(self, chosen: Any) -> Menu:
         """Select the configurations of a mask."""
-        places = np.flatnonzero(chosen)
-        configs = tuple(self.configs[place] for place in places)
-        return Menu(configs, {name: column[places] for name, column in self.columns.items()})
+        indices = np.flatnonzero(chosen)
+        configs = tuple(self.configs[index] for index in indices)
+        return Menu(configs, {name: column[indices] for name, column in self.columns.items()})
 
     @classmethod
     def of(cls, configs: Sequence[Config], kinds: Sequence[int]) -> Menu:
@@ -156,11 +156,11 @@ def menu_of(kinds: tuple[int, ...], itemsize: int) -> Menu:
         else config
         for config, kind in zip(selected.configs, selected.kind, strict=True)
     ]
-    place = np.zeros(len(configs))
+    rank = np.zeros(len(configs))
     for kind in kinds:
-        place[selected.kind == kind] = np.linspace(0, 1, np.sum(selected.kind == kind))
+        rank[selected.kind == kind] = np.linspace(0, 1, np.sum(selected.kind == kind))
     chosen = Menu.of(configs, selected.kind.tolist())
-    return replace(chosen, columns=chosen.columns | {"place": place})
+    return replace(chosen, columns=chosen.columns | {"menu_rank": rank})
 
 
 def candidates(shape: ProblemShape, kinds: tuple[int, ...]) -> Menu:

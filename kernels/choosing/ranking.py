@@ -42,7 +42,7 @@ def ranking(shape: ProblemShape, kinds: tuple[int, ...] = (menu.WGMMA,)) -> Rank
     factors = stored_trees()(rows_of(terms, len(times))[near])
     corrected = times * factors.max()
     corrected[near] = times[near] * factors
-    order = np.argsort(corrected * (1 + RARE * configs.place), kind="stable")
+    order = np.argsort(corrected * (1 + RARE * configs.menu_rank), kind="stable")
     return tuple((float(corrected[i]), _as_launched(configs.configs[i], shape)) for i in order)
 
 

@@ -62,20 +62,20 @@ class Trees:
     def codes(self, rows: Any) -> Any:
         """The number of thresholds that each feature of each row is above."""
         counts = np.empty(rows.shape, np.uint8)
-        for place, thresholds in enumerate(self.thresholds):
-            counts[:, place] = np.searchsorted(thresholds, rows[:, place])
+        for feature, thresholds in enumerate(self.thresholds):
+            counts[:, feature] = np.searchsorted(thresholds, rows[:, feature])
         return counts
 
     def __call__(self, rows: Any) -> Any:
         """The factor between the expected time and the roofline time of each row of features."""
         codes = self.codes(rows).ravel()
         first = np.arange(len(rows), dtype=np.int32)[:, None] * rows.shape[1]
-        place = np.tile(self.root, (len(rows), 1))
+        index = np.tile(self.root, (len(rows), 1))
         for _ in range(self.depth):
-            node = self.nodes.take(place)
+            node = self.nodes.take(index)
             asked = codes.take(first + (node >> 8 & 255))
-            place = self.root + (node >> 16) + (asked > (node & 255))
-        x = self.answers.take(place).sum(1) * UNIT
+            index = self.root + (node >> 16) + (asked > (node & 255))
+        x = self.answers.take(index).sum(1) * UNIT
         half = 1 + x / 2 * (1 + x / 4 * (1 + x / 6))  # of exp(x / 2), rounded alike everywhere
         return half * half
 

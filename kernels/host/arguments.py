@@ -28,7 +28,7 @@ def described(**arrays: Any) -> dict[str, Description]:
     """
     descriptions = {name: describe_array(x, name) for name, x in arrays.items()}
     for name, x in descriptions.items():
-        _check_place(name, x, arrays[name])
+        _check_reachable(name, x, arrays[name])
     unnamed = (None, CURRENT_DEVICE)
     devices = {x.device: name for name, x in descriptions.items() if x.device not in unnamed}
     if len(devices) > 1:
@@ -69,7 +69,7 @@ def _class_name(x: Any) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
 
 
-def _check_place(name: str, x: Description, array: Any) -> None:
+def _check_reachable(name: str, x: Description, array: Any) -> None:
     """Refuse an array that kernels of the current target do not reach."""
     if current_target() == "cpu":
         if not x.on_host and not hasattr(array, "copy_to_host"):

@@ -38,11 +38,11 @@ def bind_with_copies(
     bind_product: binds the product for its arguments. A result that is copied back gets an
     uninitialised array. All copies and launches go to `stream`.
     """
-    originals = [copy.converted(describe(arguments[copy.place])) for copy in copies]
+    originals = [copy.converted(describe(arguments[copy.argument])) for copy in copies]
     shapes = [padded_shape(x, copy.axis) for x, copy in zip(originals, copies, strict=True)]
     dtypes = [x.type.dtype for x in originals]
     size = sum(math.prod(s) * t.itemsize for s, t in zip(shapes, dtypes, strict=True))
-    kind = "copies", tuple((copy.place, copy.axis) for copy in copies), *shapes, *dtypes
+    kind = "copies", tuple((copy.argument, copy.axis) for copy in copies), *shapes, *dtypes
 
     def allocate(like: Any) -> list[Any]:
         return [empty_like(like, shape, t) for shape, t in zip(shapes, dtypes, strict=True)]
@@ -53,13 +53,13 @@ def bind_with_copies(
         return [_view(target, x.shape, copy.axis) for target, x, copy in copied]
 
     def replaced(arguments: tuple[Any, ...], views: list[Any]) -> list[Any]:
-        by_place = {copy.place: view for copy, view in zip(copies, views, strict=True)}
-        return [by_place.get(place, x) for place, x in enumerate(arguments)]
+        by_argument = {copy.argument: view for copy, view in zip(copies, views, strict=True)}
+        return [by_argument.get(argument, x) for argument, x in enumerate(arguments)]
 
     def before(arguments: tuple[Any, ...], memory: list[Any]) -> Pairs:
         # A single column has two strides of 1, so its rows would count as aligned otherwise.
         return [
-            (_rows_of(with_line_stride(arguments[copy.place], x, copy.axis), copy.axis), target)
+            (_rows_of(with_line_stride(arguments[copy.argument], x, copy.axis), copy.axis), target)
             for copy, target, x in zip(copies, memory, originals, strict=True)
             if not copy.is_result
         ]
@@ -69,7 +69,7 @@ def bind_with_copies(
         for copy, view, x in zip(copies, views, originals, strict=True):
             if copy.is_result:
                 by_columns = not x.type.unit[-1] and x.type.unit[-2]
-                pair = view, arguments[copy.place]
+                pair = view, arguments[copy.argument]
                 copied.append((transposed(pair[0]), transposed(pair[1])) if by_columns else pair)
         return copied
 

@@ -113,10 +113,10 @@ def bind_with_c(
     """
     if in_c is None or in_c.shape == shape:
         return bind((*operands, d if in_c is None else c, d, *values))
-    place = len(operands)
+    c_index = len(operands)
     launch = bind((*operands, broadcast_to(c, shape), d, *values))
     return lambda *arguments: launch(
-        *arguments[:place], broadcast_to(arguments[place], shape), *arguments[place + 1 :]
+        *arguments[:c_index], broadcast_to(arguments[c_index], shape), *arguments[c_index + 1 :]
     )
 
 

@@ -133,7 +133,7 @@ def _prepare_scaled(
             (a, b, a_scales, b_scales),
             stream,
         )
-    copies = _copies(in_a, in_b, in_d, place_of_d=4)
+    copies = _copies(in_a, in_b, in_d, d_argument=4)
     stored = stores_without_tma(padding.kernel_argument(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
     if config is None:
@@ -264,7 +264,7 @@ def _prepare_requantised(
             (a, b),
             stream,
         )
-    copies = _copies(in_a, in_b, in_d, place_of_d=2)
+    copies = _copies(in_a, in_b, in_d, d_argument=2)
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.kernel_argument(in_d, 2, copies)))
     if config is None:
         config = choose(ProblemShape(M, N, K, 1, out_bytes=1), is_plain)
@@ -280,13 +280,13 @@ def is_plain(config: HopperConfig) -> bool:
     return not special and config.consumers <= 2
 
 
-def _copies(a: Description, b: Description, d: Description, place_of_d: int) -> tuple[padding.Copy, ...]:
+def _copies(a: Description, b: Description, d: Description, d_argument: int) -> tuple[padding.Copy, ...]:
     """List the copies of operands whose layout the kernels cannot read."""
     check_sm90(a.type.dtype)
     return padding.announced(
         (
             padding.operand_copy(0, "a", a, padding.ROWS),
             padding.operand_copy(1, "b", b, padding.COLUMNS),
-            padding.result_copy(place_of_d, d),
+            padding.result_copy(d_argument, d),
         )
     )

@@ -212,14 +212,14 @@ def _pack(a: np.ndarray, format: Format) -> tuple[tuple[np.ndarray, np.ndarray],
     else:
         sizes = np.abs(chunks.view(np.int8).astype(np.int16))
     order = np.argsort(~sizes, axis=2, kind="stable")  # ~x falls as x grows
-    places = np.sort(order[:, :, : format.kept], axis=2)
-    values = np.take_along_axis(chunks, places, 2).reshape(len(a), -1)
+    positions = np.sort(order[:, :, : format.kept], axis=2)
+    values = np.take_along_axis(chunks, positions, 2).reshape(len(a), -1)
     lost: Any = np.take_along_axis(sizes, order[:, :, format.kept :], 2).any(axis=2)
     existing = cdiv(a.shape[1], format.chunk)
     excess = int(np.argmax(lost[:, :existing])) if lost.any() else NO_CHUNK
     wanted = values_shape(a.shape, format)
     values = np.ascontiguousarray(values[:, : wanted[1]]).view(a.dtype)
-    return (values, _words(places, metadata_shape(a.shape, format), format)), excess
+    return (values, _words(positions, metadata_shape(a.shape, format), format)), excess
 
 
 def _unpack(sparse: SparseMatrix) -> np.ndarray:
@@ -229,19 +229,19 @@ def _unpack(sparse: SparseMatrix) -> np.ndarray:
     nibbles = np.empty((row.max() + 1, chunk.max() + 1), np.uint32)
     nibbles[row, chunk] = words >> np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32) & np.uint32(15)
     stored = sparse.values.shape[1] // format.kept
-    places = np.stack(sparse_packing.places_of(nibbles[:rows, :stored], format.kept), axis=2)
+    positions = np.stack(sparse_packing.places_of(nibbles[:rows, :stored], format.kept), axis=2)
     values = sparse.values.reshape(rows, stored, format.kept)
     dense = np.zeros((rows, stored, format.chunk), values.dtype)
-    np.put_along_axis(dense, places.astype(np.int64), values, 2)
+    np.put_along_axis(dense, positions.astype(np.int64), values, 2)
     return dense.reshape(rows, -1)[:, :cols].copy()
 
 
-def _words(places: np.ndarray, shape: tuple[int, int, int], format: Format) -> np.ndarray:
+def _words(positions: np.ndarray, shape: tuple[int, int, int], format: Format) -> np.ndarray:
     """Pack metadata words from positions (rows, chunks, kept)."""
     if format.kept == 2:
-        nibbles = places[..., 0] | places[..., 1] << 2
+        nibbles = positions[..., 0] | positions[..., 1] << 2
     else:
-        nibbles = np.where(places[..., 0] == 0, 0x4, 0xE)
+        nibbles = np.where(positions[..., 0] == 0, 0x4, 0xE)
     nibbles = np.pad(nibbles, ((0, shape[0] * ROWS - len(nibbles)), (0, 0)), constant_values=0x4)
     ordered = nibbles[_nibble_table(shape, format)].astype(np.uint32)
     shifts = np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32)

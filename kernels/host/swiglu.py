@@ -109,8 +109,8 @@ def _prepare_swiglu(
     check_sm90(dtype)
     axes = padding.ROWS, padding.COLUMNS, padding.COLUMNS
     operand_copies = (
-        padding.operand_copy(place, name, operand, axis, k_only=True)
-        for place, ((name, operand), axis) in enumerate(zip(descriptions.items(), axes, strict=True))
+        padding.operand_copy(argument, name, operand, axis, k_only=True)
+        for argument, ((name, operand), axis) in enumerate(zip(descriptions.items(), axes, strict=True))
     )
     copies = padding.announced((*operand_copies, padding.result_copy(3, in_d, by_tma=True)))
     if config is None:

@@ -201,5 +201,5 @@ def hopper_candidates(
 def event_timer(a: Any) -> Timer:
     """Make a timer that uses events on the stream of launches with this operand."""
     device = describe(a).device
-    place = CURRENT_DEVICE if device is None else device
-    return partial(in_a_row, clock=DeviceClock(current_stream((a,), place), place))
+    device = CURRENT_DEVICE if device is None else device
+    return partial(in_a_row, clock=DeviceClock(current_stream((a,), device), device))

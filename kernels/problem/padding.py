@@ -23,7 +23,7 @@ from tensorcore_dsl.kernels.sizes import cdiv
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
 VECTOR_BYTES = 16  # TMA reads rows that start at multiples of it.
 LINE_BYTES = 128  # A line of the L2 cache. Rows of a copy start at multiples of it.
-PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}  # positions of the arguments of gemm's kernels
+ARGUMENTS = {"a": 0, "b": 1, "c": 2, "d": 3}  # positions of the arguments of gemm's kernels
 KERNELS = "tensorcore_dsl"  # the package; warnings point outside of its frames
 
 
@@ -33,7 +33,7 @@ class Copy:
 
     Attributes
     ----------
-    place : int
+    argument : int
         Position of the argument.
     axis : int
         The contiguous axis of the copy, ROWS or COLUMNS.
@@ -45,7 +45,7 @@ class Copy:
         Element type of the copy. None: that of the argument.
     """
 
-    place: int
+    argument: int
     axis: int
     why: str
     is_result: bool = False
@@ -62,34 +62,34 @@ class Copy:
 def gemm_copies(problem: GemmProblem, family: str, k_major: Collection[int] = ()) -> tuple[Copy, ...]:
     """List the copies that the kernels of a family need for a problem of `gemm`.
 
-    k_major: places of operands that must be K-major.
+    k_major: positions of operands that must be K-major.
     """
     if family == "sm80" or problem.multiplied_as == tc.f32:  # another kernel lays out the f32 parts
         needed = [strided_copy(0, "a", problem.a), strided_copy(1, "b", problem.b)]
     else:
         needed = [
-            operand_copy(place, name, getattr(problem, name), axis, place in k_major or None)
-            for place, name, axis in ((0, "a", ROWS), (1, "b", COLUMNS))
+            operand_copy(argument, name, getattr(problem, name), axis, argument in k_major or None)
+            for argument, name, axis in ((0, "a", ROWS), (1, "b", COLUMNS))
         ]
     if family == "sm90":
-        needed.append(result_copy(PLACES["d"], problem.d))
+        needed.append(result_copy(ARGUMENTS["d"], problem.d))
     return tuple(copy for copy in needed if copy)
 
 
-def strided_copy(place: int, name: str, x: Description) -> Copy | None:
+def strided_copy(argument: int, name: str, x: Description) -> Copy | None:
     """Copy of an operand without contiguous rows or columns, or with reversed ones; else None."""
     by_columns, by_rows = x.type.unit[-2:]
     if (by_columns or by_rows) and not has_negative_stride(x):
         return None
     return Copy(
-        place,
+        argument,
         COLUMNS if by_columns and not by_rows else ROWS,
         f"neither rows nor columns of {name} are contiguous in ascending order; one of them has to be",
     )
 
 
 def operand_copy(
-    place: int, name: str, x: Description, k_axis: int, k_only: bool | None = None, called: str = "K"
+    argument: int, name: str, x: Description, k_axis: int, k_only: bool | None = None, called: str = "K"
 ) -> Copy | None:
     """Copy of an operand that TMA or wgmma cannot read; else None.
 
@@ -103,23 +103,23 @@ def operand_copy(
     elements = VECTOR_BYTES // dtype.itemsize
     lines = "rows" if axis == ROWS else "columns"
     at_multiples = f"{lines} that start at multiples of 16 bytes ({elements} elements)"
-    strided = strided_copy(place, name, x)
+    strided = strided_copy(argument, name, x)
     if strided:
-        return Copy(place, axis, f"{strided.why}, by {at_multiples}")
+        return Copy(argument, axis, f"{strided.why}, by {at_multiples}")
     if not unit[axis]:
         contiguous = "columns" if axis == ROWS else "rows"
         return Copy(
-            place,
+            argument,
             axis,
             f"{name} has contiguous {contiguous}, and the kernels take {dtype} with {called} "
             f"contiguous: {at_multiples}",
         )
     if x.type.align < VECTOR_BYTES or all(unit):
-        return Copy(place, axis, f"the kernels take {name} with {at_multiples}")
+        return Copy(argument, axis, f"the kernels take {name} with {at_multiples}")
     return None
 
 
-def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None:
+def result_copy(argument: int, d: Description, by_tma: bool = False) -> Copy | None:
     """Array for a result that the wgmma kernels cannot store to its destination; else None.
 
     by_tma: the kernel stores by TMA only.
@@ -133,7 +133,7 @@ def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None
             f"the kernel stores rows of the result that start and end at multiples of 16 bytes "
             f"({elements} elements)"
         )
-    return Copy(place, ROWS, why, is_result=True) if why else None
+    return Copy(argument, ROWS, why, is_result=True) if why else None
 
 
 def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
@@ -147,7 +147,7 @@ def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
             as_it_lies = x.type.unit[axis] or not any(x.type.unit[-2:])
             why = f"{where} has no kernels of fp8, so {name} is converted to f16, which is exact"
             axis = axis if as_it_lies else ROWS + COLUMNS - axis
-            copies.append(Copy(PLACES[name], axis, why, dtype=tc.f16))
+            copies.append(Copy(ARGUMENTS[name], axis, why, dtype=tc.f16))
     return tuple(copies)
 
 
@@ -162,15 +162,15 @@ def converted(problem: GemmProblem) -> GemmProblem:
 
 def with_copies(problem: GemmProblem, copies: tuple[Copy, ...]) -> GemmProblem:
     """Replace the arguments of a problem by their copies."""
-    arguments: dict[str, Any] = {name: getattr(problem, name) for name in PLACES}
+    arguments: dict[str, Any] = {name: getattr(problem, name) for name in ARGUMENTS}
     for name, x in arguments.items():
-        arguments[name] = x and kernel_argument(x, PLACES[name], copies)
+        arguments[name] = x and kernel_argument(x, ARGUMENTS[name], copies)
     return replace(problem, **arguments)
 
 
-def kernel_argument(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
-    """Describe the argument `place` of a kernel: `x`, or its copy."""
-    copy = next((copy for copy in copies if copy.place == place), None)
+def kernel_argument(x: Description, argument: int, copies: tuple[Copy, ...]) -> Description:
+    """Describe the argument `argument` of a kernel: `x`, or its copy."""
+    copy = next((copy for copy in copies if copy.argument == argument), None)
     if copy is None:
         return x
     x = copy.converted(x)
@@ -192,8 +192,8 @@ def padded_shape(x: Description, axis: int) -> tuple[int, ...]:
 
 def copied_bytes(problem: GemmProblem, copies: Iterable[Copy]) -> int:
     """Bytes that the copies of a problem's operands and result read and write."""
-    by_place = {PLACES[name]: getattr(problem, name) for name in PLACES}
-    operands = [by_place[copy.place] for copy in copies]
+    by_argument = {ARGUMENTS[name]: getattr(problem, name) for name in ARGUMENTS}
+    operands = [by_argument[copy.argument] for copy in copies]
     return sum(2 * math.prod(x.shape) * x.type.dtype.itemsize for x in operands)
 
 
