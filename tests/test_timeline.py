@@ -134,7 +134,7 @@ def test_the_bytes_of_asynchronous_units_too(gemm):
 def test_other_orders_of_warps_end_too(order):
     """Warps that wait for others of their warpgroup have not executed the product yet."""
     _, timeline = gemm_timeline(HopperConfig(128, 64, stages=3), order=order)
-    assert all(len(w.steps) == w.place for w in timeline.replay.warps)
+    assert all(len(w.steps) == w.position for w in timeline.replay.warps)
     assert timeline.recording.multiplications() == 128 * 64 * 512
 
 
