@@ -116,16 +116,20 @@ def test_forgetting_on_a_disk_that_refuses(directory):
 LOOP = """
 import numpy as np
 import tensorcore_dsl as tc
-from tensorcore_dsl.lowering import compiled
+from tensorcore_dsl.lowering import compiled, compiled_once
 from tensorcore_dsl.lowering.forms import COMPILED
 from tensorcore_dsl.numerics.elementwise import compile_elementwise
 
 SHIFT = 3
 
+@compiled_once
+def shift(x, i: "int") -> "None":
+    x[i] += SHIFT
+
 @compiled
 def shifted(x):
     for i in range(x.size):
-        x[i] += SHIFT
+        shift(x, i)
 
 @compiled
 def doubled(x, y):
@@ -177,9 +181,9 @@ def loops(directory):
 
 
 def test_loops_are_found_by_later_processes(script, directory):
-    assert run(script) == ("4", "")
+    assert run(script) == ("5", "")
     written = {path: path.stat().st_ino for path in loops(directory)}
-    assert len(written) == 4
+    assert len(written) == 5
     assert run(script) == ("0", "")
     assert {path: path.stat().st_ino for path in loops(directory)} == written
     assert not list(script.parent.glob("__pycache__/*")), "nothing beside the sources"
@@ -189,18 +193,30 @@ def test_loops_are_found_by_later_processes(script, directory):
 def test_a_changed_source_is_compiled_again(script, directory):
     run(script)
     script.write_text(LOOP + "# another line\n")
-    assert run(script)[0] == "4"
-    assert len(loops(directory)) == 4, "old entries are overwritten"
+    assert run(script)[0] == "5"
+    assert len(loops(directory)) == 5, "old entries are overwritten"
     script.write_text(LOOP.replace("SHIFT = 3", "SHIFT = 5 - 2"))
-    assert run(script)[0] == "4"
+    assert run(script)[0] == "5"
+
+
+@pytest.mark.thorough
+def test_what_calls_missing_code_is_compiled_again(script, directory):
+    run(script)
+    again = []
+    for path in loops(directory):
+        path.unlink()
+        again.append(run(script)[0])
+    assert sorted(again) == ["1", "1", "1", "1", "2"], "a function and its caller, the others alone"
+    assert run(script) == ("0", "")
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "damages",
     [
-        (lambda d: d[:-1], lambda d: d[:60], lambda d: b"", lambda d: d[: len(d) // 2]),
+        (lambda d: d[:-1], lambda d: d[:60], lambda d: b"", lambda d: d[: len(d) // 2], lambda d: d[:9]),
         (
+            lambda d: b"",
             lambda d: b"\x80" * len(d),
             lambda d: d[:200] + bytes([d[200] ^ 1]) + d[201:],
             lambda d: d[1:],
@@ -215,7 +231,7 @@ def test_damaged_loops_are_compiled_again(script, directory, damages):
     for path, damage in zip(loops(directory), damages, strict=True):
         damaged[path] = damage(path.read_bytes())
         path.write_bytes(damaged[path])
-    assert run(script) == ("4", "")
+    assert run(script) == ("5", "")
     assert all(path.read_bytes() != data for path, data in damaged.items())
     assert run(script) == ("0", ""), "the entries are written again"
 
@@ -225,11 +241,11 @@ def test_forged_loops_are_compiled_again(script, directory):
     """A valid checksum over what is no compiled function, or not the one that is asked for."""
     run(script)
     other, _ = disk_cache.load(loops(directory)[0].stem, directory / "loops")
-    forged = (b"", b"\x80\x05N.", b"cos\nabort\n.", other)
+    forged = (b"", b"\x80\x05N.", b"cos\nabort\n.", other, b"")
     for path, code in zip(loops(directory), forged, strict=True):
         _, stamp = disk_cache.load(path.stem, directory / "loops")
         disk_cache.store(path.stem, code, stamp, directory / "loops")
-    assert run(script) == ("4", "")
+    assert run(script) == ("5", "")
     assert run(script) == ("0", "")
 
 
@@ -237,10 +253,10 @@ def test_nothing_can_be_written(script, tmp_path):
     """Below a file no directory can be made, not even by root; the home is such a place too."""
     (tmp_path / "file").write_text("")
     nowhere = tmp_path / "file" / "below"
-    assert run(script, TENSORCORE_DSL_CACHE=nowhere) == ("4", "")
+    assert run(script, TENSORCORE_DSL_CACHE=nowhere) == ("5", "")
     homeless = {"TENSORCORE_DSL_CACHE": "", "HOME": nowhere, "XDG_CACHE_HOME": nowhere}
-    assert run(script, **homeless) == ("4", "")
-    assert run(script, TENSORCORE_DSL_CACHE="off") == ("4", "")
+    assert run(script, **homeless) == ("5", "")
+    assert run(script, TENSORCORE_DSL_CACHE="off") == ("5", "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "loop.py"]
 
 
@@ -256,7 +272,7 @@ os.fdopen = full
 
 def test_a_full_disk(script, directory):
     script.write_text(FULL + LOOP)
-    assert run(script) == ("4", "")
+    assert run(script) == ("5", "")
     assert not [p for p in directory.rglob("*") if p.is_file()], "nor does anything remain"
 
 
@@ -284,15 +300,15 @@ def test_a_file_system_that_takes_no_more(script, tmp_path, change):
     found = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
     )
-    assert (found.returncode, found.stdout.strip()) == (0, "4"), found.stderr
+    assert (found.returncode, found.stdout.strip()) == (0, "5"), found.stderr
 
 
 @pytest.mark.thorough
 def test_loops_that_others_may_have_written(script, directory):
-    assert run(script) == ("4", "")
+    assert run(script) == ("5", "")
     directory.chmod(0o777)
     out, err = run(script)
-    assert out == "4" and err.count("neither read nor written") == 1
+    assert out == "5" and err.count("neither read nor written") == 1
 
 
 def test_warnings_do_not_reach_those_who_trust(directory):

@@ -8,6 +8,7 @@ compilation.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,10 @@ _NOTICE = CompileNotice(_LOOPS)
 _SOURCES = tuple(map(str, sorted(Path(__file__).parent.glob("*.py"))))
 BODY = ".body"  # suffix of a form's name: the function that its entry point calls
 PART = ".part"  # suffix of a form's name: the function of `entry.emit_part`
+_LINKS = re.compile(
+    rf'^declare .*@"(\w+){re.escape(BODY)}"', re.MULTILINE
+)  # names of forms that a module calls
+_LOADED: set[str] = set()  # names of forms
 COMPILED: list[tuple[str, float]] = []  # functions that this process has compiled, and seconds
 COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
 
@@ -143,30 +148,61 @@ class Compiled:
         return disk_cache.entry_name("loop", self.level, *key)
 
     def _form(self, kinds: tuple[Any, ...]) -> Any:
-        name, place = self._symbol(kinds), directory()
-        entry = disk_cache.load(name, place) if place else None
+        name, folder = self._symbol(kinds), directory()
         constants = objects(kinds)
-        if entry is not None and entry[1] == self.key.sources():
-            try:
-                return machine.loaded(entry[0], name, constants)
-            except RuntimeError:  # no object file
-                pass
+        if folder and _load(name, self.key.sources(), folder):
+            return machine.entry(name, constants)
         with compiling(f"{self.py_func.__module__}.{self.__name__}"):
-            code = machine.object_code(self._module(kinds, name), self.level)
-        if place:
-            disk_cache.store(name, code, self.key.sources(), place)
-        return machine.loaded(code, name, constants)
+            text = self._module(kinds, name)
+            code = machine.object_code(text, self.level)
+        if folder:
+            links = " ".join(_LINKS.findall(text))
+            disk_cache.store(name, code, f"{links}\n{self.key.sources()}", folder)
+        machine.load(code)
+        _LOADED.add(name)
+        return machine.entry(name, constants)
+
+    def declared(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
+        """Return the LLVM function by which another module calls this one, whose code is loaded."""
+        name = self._symbol(kinds) + BODY
+        if name not in module.globals:
+            self._made(kinds)
+            ir.Function(module, self.lowered.type(kinds), name)
+        return module.globals[name]
 
     @without_collections()
     def _module(self, kinds: tuple[Any, ...], symbol: str) -> str:
         """Return the module as LLVM IR text."""
         module = ir.Module()
-        called = self.lowered.function(module, kinds)
+        called = self.lowered.translated(module, kinds)
         called.linkage, called.name = "external", symbol + BODY
         Entry(called, kinds, self.lowered.result, symbol)
         if {"low", "high"} <= {*self.lowered.parameters} and self.lowered.result == COUNT:
             emit_part(called, kinds, self.lowered.parameters, symbol + PART)
         return str(module)
+
+
+def _load(name: str, sources: str, folder: Path) -> bool:
+    """Load code from disk, after the code that it calls; return whether all of it is there and valid.
+
+    sources: those of a function that contains or calls it (`FunctionKey.sources`).
+    """
+    if name in _LOADED:
+        return True
+    entry = disk_cache.load(name, folder)
+    links, _, known = entry[1].partition("\n") if entry else ("", "", "")
+    if entry is None or not set(sources.splitlines()).issuperset(known.splitlines()):
+        return False
+    if not all(_load(link, sources, folder) for link in links.split()):
+        return False
+    try:
+        machine.load(entry[0])
+    except RuntimeError:  # no object file
+        return False
+    if not machine.address_of(name):  # the code of another form
+        return False
+    _LOADED.add(name)
+    return True
 
 
 def directory() -> Path | None:

@@ -42,6 +42,7 @@ class Lowered:
         self.parameter_kinds = [KINDS.get(kind) for kind in self.kinds]  # None: any
         self.in_place = result == "Any"
         self.result = KINDS.get(result)
+        self.linked: Compiled | None = None  # makes the code that other modules call
 
     def call(self, builder: ir.IRBuilder, operands: Iterable[Any]) -> Any:
         """Emit a call. The function is translated once for each module and combination of kinds."""
@@ -64,14 +65,21 @@ class Lowered:
         return None if self.result is None else Number(self.result, result)
 
     def function(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
-        """Return the module's LLVM function for these kinds; translate it at the first request."""
+        """Return the module's LLVM function for these kinds; declare or translate it at the first request."""
+        return self.linked.declared(module, kinds) if self.linked else self.translated(module, kinds)
+
+    def type(self, kinds: tuple[Any, ...]) -> ir.FunctionType:
+        """Return the type of the LLVM function for these kinds."""
+        parts = [part for kind in kinds for part in values.llvm_types(kind)]
+        return ir.FunctionType(values.result_type(self.result), parts)
+
+    def translated(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
+        """Return the LLVM function for these kinds that the module contains."""
         place = f"{self.py_func.__module__}.{self.py_func.__qualname__}.{id(self):x}"
         name = f"{place}({','.join(map(str, kinds))})"
         if name in module.globals:
             return module.globals[name]
-        result = values.result_type(self.result)
-        parts = [part for kind in kinds for part in values.llvm_types(kind)]
-        function = ir.Function(module, ir.FunctionType(result, parts), name)
+        function = ir.Function(module, self.type(kinds), name)
         function.linkage = "internal"
         function.attributes.add("nounwind")
         if self.inline:
@@ -167,6 +175,13 @@ def compiled(function: Function) -> Function:
     `vectorised`.
     """
     callable_object: Any = Compiled(Lowered(function, inline=False), machine.PLAIN)
+    return callable_object  # type: ignore[no-any-return]
+
+
+def compiled_once(function: Function) -> Function:
+    """Decorate a function like `compiled`, which other modules call instead of containing it."""
+    callable_object: Any = compiled(function)
+    callable_object.lowered.linked = callable_object
     return callable_object  # type: ignore[no-any-return]
 
 

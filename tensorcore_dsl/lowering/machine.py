@@ -96,16 +96,13 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-_addresses: dict[str, int] = {}  # addresses of loaded functions by name
-
-
 def address_of(name: str) -> int:
-    """Return the address of a loaded function."""
+    """Return the address of a loaded function; 0 if there is none."""
     return int(_engine().get_function_address(name))
 
 
 def load(code: bytes) -> None:
-    """Load an object file; RuntimeError if it is damaged."""
+    """Load an object file; RuntimeError if it is damaged. All that it calls must be loaded before."""
     engine = _engine()
     file = _llvm.ObjectFileRef.from_data(code)
     if not file:
@@ -114,19 +111,12 @@ def load(code: bytes) -> None:
     engine.finalize_object()
 
 
-def loaded(code: bytes, name: str, constants: tuple[Any, ...]) -> Any:
-    """Load an object file and return its entry point `name` as a Python function; see `entry.Entry`.
+def entry(name: str, constants: tuple[Any, ...]) -> Any:
+    """Return the entry point `name` of loaded code as a Python function; see `entry.Entry`.
 
     constants: the objects that the code refers to.
     """
-    address = _addresses.get(name)
-    if address is None:
-        load(code)
-        address = address_of(name)
-        if not address:
-            raise RuntimeError(f"the object file has no {name}")
-        _addresses[name] = address
-    return builtin(address, constants, b"loop")
+    return builtin(address_of(name), constants, b"loop")
 
 
 def builtin(address: int, first: Any, name: bytes, doc: bytes | None = None) -> Any:

@@ -9,6 +9,7 @@ from llvmlite import ir
 
 from tensorcore_dsl.lowering import arrays, primitive
 from tensorcore_dsl.lowering import compiled as compiled
+from tensorcore_dsl.lowering import compiled_once as compiled_once
 from tensorcore_dsl.lowering import inlined as inlined
 from tensorcore_dsl.lowering.arrays import at_address, load, pointer, record_at, store
 from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast

@@ -22,10 +22,9 @@ from tensorcore_dsl.numerics import lanes
 
 # Nanoseconds of a step, of each of its threads, and to compile a micro-operation. Measured on an EPYC.
 STEP_COST, THREAD_COST, COMPILE_COST = 20_000, 3, 120_000
-# A loop of at most so many micro-operations is compiled at level PLAIN, which takes PLAIN_COST times as long.
-# Arithmetic then takes two thirds of the time. Larger loops of arithmetic would gain a sixth, and other code
-# a twentieth.
-PLAIN_MICRO_OPS, PLAIN_COST = 200, 3
+# Code of at most so many micro-operations is compiled at level PLAIN, which takes PLAIN_COST times as long.
+# Loops of arithmetic then take two thirds of the time, and other code 0.85 to 1 times as long.
+PLAIN_MICRO_OPS, PLAIN_COST = 128, 3
 _PACKAGE = Path(__file__).parents[2]
 # Files from which code is made: regions, the semantics that they contain, and their compiler.
 _FOLDERS = "interpreter/regions", "lowering", "numerics", "isa"
@@ -56,8 +55,7 @@ class Code:
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
         micro_ops = sum(region.count for region in self.regions)
-        loops = any(region.turns for region in self.regions)
-        self._level = machine.PLAIN if loops and micro_ops <= PLAIN_MICRO_OPS else machine.FAST
+        self._level = machine.PLAIN if micro_ops <= PLAIN_MICRO_OPS else machine.FAST
         self._work = micro_ops * (PLAIN_COST if self._level == machine.PLAIN else 1)
         self._spent, self._asked = 0.0, False
         self._addresses: dict[Region, int] = {}

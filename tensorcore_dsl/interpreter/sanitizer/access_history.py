@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorcore_dsl.interpreter.core import native
-from tensorcore_dsl.interpreter.core.native import compiled, inlined, lowest_bit
+from tensorcore_dsl.interpreter.core.native import compiled, compiled_once, inlined, lowest_bit
 
 peek8, peek32, peek64 = native.peek8, native.peek32, native.peek64
 poke32, poke64 = native.poke32, native.poke64
@@ -442,7 +442,7 @@ def _open_line(line: int, codes: int) -> None:
     poke32(line, np.uint32(APART))
 
 
-@compiled
+@compiled_once
 def touch(
     h: Any,
     by: Any,

@@ -9,6 +9,7 @@ import numpy as np
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.native import (
     compiled,
+    compiled_once,
     inlined,
     lowest_bit,
     peek8,
@@ -204,7 +205,7 @@ def note_loads(h: Any, where: Any) -> None:
         h[NOTED] = h[LOGGED] = 0
 
 
-@compiled
+@compiled_once
 def touches_row(
     h: Any, where: Any, kind: int, serial: int, addresses: int, active: int, first: int, size: int
 ) -> bool:
@@ -238,7 +239,7 @@ def touches_row(
     return done
 
 
-@compiled
+@compiled_once
 def touch_warp(
     h: Any, where: Any, kind: int, todo: int, serial: int, addresses: int, active: int, first: int, size: int
 ) -> int:
