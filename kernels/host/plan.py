@@ -118,19 +118,14 @@ class Plan:
 
         rows: the result of row reductions. Its array, `row_out`, is the function's last argument.
         """
+        inner = lambda **done: partial(replace(self, **done).bind, stream=stream, rows=rows, row_out=row_out)
         if self.copies:
-            plan = replace(self, copies=())
-            product = lambda arguments: plan.bind(arguments, stream, rows, row_out)
-            return bind_with_copies(product, arguments, self.copies, stream)
+            return bind_with_copies(inner(copies=()), arguments, self.copies, stream)
         if self.split_operands:
-            plan = replace(self, split_operands=False)
-            product = lambda parts: plan.bind(parts, stream, rows, row_out)
-            return bind_split(product, arguments, stream)
+            return bind_split(inner(split_operands=False), arguments, stream)
         if self.partial_sums is not None:
-            plan = replace(self, partial_sums=None)
-            product = lambda arguments: plan.bind(arguments, stream)
-            parts, dtype = self.parts, self.partial_dtype
-            return bind_split_k(product, arguments, parts, dtype, self.partial_sums, stream)
+            sums = self.parts, self.partial_dtype, self.partial_sums
+            return bind_split_k(inner(partial_sums=None), arguments, *sums, stream)
         if isinstance(arguments[1], tuple):  # words, scales and zero points of packed weights
             launch = self.bind((arguments[0], *arguments[1], *arguments[2:]), stream)
             return lambda a, b, *others: launch(a, *b, *others)
