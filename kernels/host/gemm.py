@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import check_stream, describe
+from tensorcore_dsl.host import Description, check_stream, describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import element_type, present
@@ -36,7 +36,11 @@ from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import make_plan
-from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
+from tensorcore_dsl.kernels.host.row_reductions import (
+    RowReductionResult,
+    check_row_reductions,
+    make_row_reduction_result,
+)
 from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.problem import padding
@@ -185,8 +189,32 @@ def _prepare(
 ) -> PreparedCall:
     """Check the operands, plan and bind the launch of a new call."""
     check_stream(options.stream)
-    in_a, in_b, in_c = operands.describe_operands(a, b, c, options.beta)
     epilogue = check_epilogue(options.epilogue, extra.names)
+    problem, d, read = describe_gemm(a, b, c, out, options._replace(epilogue=epilogue))
+    dtype, shape, K = problem.dtype, problem.d.shape, problem.K
+    rows = make_row_reduction_result(options.row_reductions, row_out, shape, accumulator_dtype(dtype))
+    allocate = rows.allocate if rows else None
+    check_written(read | extra.described(), "c", out=out, row_out=row_out)
+    scalars: Any = problem.alpha, problem.beta
+    if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
+        scalars = tuple(map(np.float64, scalars))
+    if K == 0 and 0 not in shape and (epilogue is not None or rows):
+        others = c, out, row_out, extra, options._replace(alpha=0)
+        return without_terms(lambda a, b: _prepare(a, b, *others), zero_factors, (a, b), options.stream)
+    if 0 in (*shape, K):
+        _check_fillable(problem, c, d)
+        bind = lambda arguments: _launch_of_empty(problem, rows, options.stream)
+    else:
+        bind = partial(_bind, problem, options, rows, row_out)
+    launch = bind_with_c(bind, (a, b), c, read.get("c"), d, shape, *scalars, *extra.values)
+    return PreparedCall(shape, problem.d.type.dtype, launch, scalars, allocate)
+
+
+def describe_gemm(
+    a: Any, b: Any, c: Any, out: Any, options: GemmOptions
+) -> tuple[GemmProblem, Any, dict[str, Description]]:
+    """Describe and check a dense product; returns the result's array and the operands, too."""
+    in_a, in_b, in_c = operands.describe_operands(a, b, c, options.beta)
     dtype, shape = in_a.type.dtype, operands.product_shape(in_a, in_b)
     accumulate = options.accumulate
     accumulate = accumulate if isinstance(accumulate, str) else element_type(accumulate)
@@ -194,38 +222,19 @@ def _prepare(
     d, in_d = operands.result_array(a, out, dtype, shape, options.out_dtype)
     operands.check_precision(dtype, options.precision)
     operands.check_bits(options.bits)
-    row_dtype = accumulator_dtype(dtype)
-    rows = make_row_reduction_result(options.row_reductions, row_out, shape, row_dtype)
-    allocate = rows.allocate if rows else None
-    scalars = operands.convert_scalars(dtype, options.alpha, options.beta)
-    read = present(a=in_a, b=in_b, c=in_c) | extra.described()
-    check_written(read, "c", out=out, row_out=row_out)
-    if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
-        scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
-    reductions = tuple(options.row_reductions)
-    chosen: Any = (*scalars, accumulate, epilogue, reductions, options.precision, options.bits)
-    broadcast_c = in_c and operands.broadcast(in_c, shape)
-    described_problem = GemmProblem(in_a, in_b, broadcast_c, in_d, *chosen)
-    K = described_problem.K
-    if K == 0 and 0 not in shape and (epilogue is not None or rows):
-        others = c, out, row_out, extra, options._replace(alpha=0)
-        return without_terms(lambda a, b: _prepare(a, b, *others), zero_factors, (a, b), options.stream)
-    if 0 in (*shape, K):
-        _check_fillable(described_problem, c, d)
-        bind = lambda arguments: _launch_of_empty(described_problem, rows, options.stream)
-    else:
-        bind = partial(
-            _bind, described_problem, options.family, options.config, options.stream, rows, row_out
-        )
-    launch = bind_with_c(bind, (a, b), c, in_c, d, shape, *scalars, *extra.values)
-    return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
+    check_row_reductions(options.row_reductions)
+    problem = replace(
+        options.problem(in_a, in_b, in_c and operands.broadcast(in_c, shape), in_d),
+        accumulate=accumulate,
+        row_reductions=tuple(options.row_reductions),
+        bits=options.bits,
+    )
+    return problem, d, present(a=in_a, b=in_b, c=in_c)
 
 
 def _bind(
     problem: GemmProblem,
-    family: str | None,
-    config: Any,
-    stream: Any,
+    options: GemmOptions,
     rows: RowReductionResult | None,
     row_out: Any,
     arguments: tuple[Any, ...],
@@ -234,9 +243,9 @@ def _bind(
     a, b, *others = arguments
     views = partial(with_line_strides, in_a=problem.a, in_b=problem.b)
     a_view, b_view = views(a, b)
-    plan = make_plan(replace(problem, a=describe(a_view), b=describe(b_view)), family, config)
+    plan = make_plan(replace(problem, a=describe(a_view), b=describe(b_view)), options.family, options.config)
     padding.announced(plan.copies)
-    launch = plan.bind((a_view, b_view, *others), stream, rows, row_out)
+    launch = plan.bind((a_view, b_view, *others), options.stream, rows, row_out)
     if a_view is a and b_view is b:
         return launch
     return lambda a, b, *others: launch(*views(a, b), *others)

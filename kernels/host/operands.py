@@ -50,7 +50,7 @@ class GemmOptions(NamedTuple):
     stream: Any
 
     def problem(self, a: Description, b: Description, c: Description | None, d: Description) -> GemmProblem:
-        """Make the problem of a sparse A or of packed weights as B. `epilogue` is a checked one."""
+        """Make the problem; without `accumulate`, row reductions and `bits`, which not all products take."""
         scalars = convert_scalars(a.type.dtype, self.alpha, self.beta)
         return GemmProblem(a, b, c, d, *scalars, epilogue=self.epilogue, precision=self.precision)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from reprlib import repr as brief
 from typing import Any
 
@@ -12,10 +13,10 @@ from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arrays import with_line_strides, zero_factors
 from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
+from tensorcore_dsl.kernels.host.gemm import describe_gemm
 from tensorcore_dsl.kernels.host.mixed_gemm import check_packed, describe_packed, plan_mixed
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
-from tensorcore_dsl.kernels.host.row_reductions import check_row_reductions
 from tensorcore_dsl.kernels.host.sparse_gemm import (
     check_sparse,
     describe_sparse,
@@ -23,7 +24,7 @@ from tensorcore_dsl.kernels.host.sparse_gemm import (
     zero_sparse_factors,
 )
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
-from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
+from tensorcore_dsl.kernels.problem.gemm_problem import ANY
 from tensorcore_dsl.kernels.user_functions import check_epilogue, named_arguments
 
 
@@ -84,42 +85,26 @@ def plan(  # noqa: PLR0913
     --------
     explain_bits : The order of summation of a plan, with an example.
     """
-    names = named_arguments(epilogue_args)
-    if isinstance(a, SparseMatrix) or isinstance(b, PackedWeights):
-        operands.check_bits(bits)
-        chosen: Any = row_reductions, precision, bits, family, config, None
-        options = operands.GemmOptions(
-            alpha, beta, out_dtype, accumulate, check_epilogue(epilogue, names), *chosen
-        )
-        if isinstance(a, SparseMatrix):
-            check_sparse(options)
+    function = check_epilogue(epilogue, named_arguments(epilogue_args))
+    chosen: Any = row_reductions, precision, bits, family, config, None
+    options = operands.GemmOptions(alpha, beta, out_dtype, accumulate, function, *chosen)
+    operands.check_bits(bits)
+    if isinstance(a, SparseMatrix):
+        check_sparse(options)
+        problem = describe_sparse(a, b, c, d, options)[0]
+        if problem.K == 0 and 0 not in problem.d.shape:  # like `gemm`
+            a, b = zero_sparse_factors(a.values, b)
             problem = describe_sparse(a, b, c, d, options)[0]
-            if problem.K == 0 and 0 not in problem.d.shape:  # like `gemm`
-                a, b = zero_sparse_factors(a.values, b)
-                problem = describe_sparse(a, b, c, d, options)[0]
-            return plan_sparse(a, problem, config)
+        return plan_sparse(a, problem, config)
+    if isinstance(b, PackedWeights):
         check_packed(options)
         return plan_mixed(b, describe_packed(a, b, c, d, options)[0], family, config)
-    in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
-    in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b), out_dtype)[1]
-    check_row_reductions(row_reductions)
-    if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # like `gemm`
+    problem = describe_gemm(a, b, c, d, options)[0]
+    if problem.K == 0 and (epilogue is not None or row_reductions):  # like `gemm`
         a, b = zero_factors(a, b)
-        in_a, in_b = describe(a), describe(b)
-    in_a, in_b = map(describe, with_line_strides(a, b, in_a, in_b))
-    problem = GemmProblem(
-        in_a,
-        in_b,
-        in_c and operands.broadcast(in_c, in_d.shape),
-        in_d,
-        *operands.convert_scalars(in_a.type.dtype, alpha, beta),
-        accumulate,
-        check_epilogue(epilogue, names),
-        tuple(row_reductions),
-        precision,
-        bits,
-    )
-    return make_plan(problem, family, config)
+        problem = describe_gemm(a, b, c, d, options)[0]
+    a, b = with_line_strides(a, b, problem.a, problem.b)
+    return make_plan(replace(problem, a=describe(a), b=describe(b)), family, config)
 
 
 def explain_bits(plan: Plan | AttentionPlan) -> str:
