@@ -203,9 +203,9 @@ def instruction_of(text: str) -> isa.Instruction:
     try:
         if not text.startswith("tc."):
             return isa.instruction(text)
-        made = eval(text, {"tc": tc})
-        if not isinstance(made, (isa.Instruction, FunctionType)):
-            made = made()  # tells the types that a shape takes
+        instr = eval(text, {"tc": tc})
+        if not isinstance(instr, (isa.Instruction, FunctionType)):
+            instr = instr()  # tells the types that a shape takes
     except UnknownInstruction as error:
         count = len(search(text=text))
         if count:
@@ -217,9 +217,9 @@ def instruction_of(text: str) -> isa.Instruction:
         raise
     except Exception as error:  # of the user's expression
         raise ArgumentError(f"{text!r} makes no instruction: {error}") from None
-    if not isinstance(made, isa.Instruction):
+    if not isinstance(instr, isa.Instruction):
         raise ArgumentError(f"{text} is a function of the language: help({text}) names its instructions")
-    return made
+    return instr
 
 
 def find(options: argparse.Namespace) -> int:

@@ -312,10 +312,10 @@ def public(function: Function) -> Function:
                     raise
                 name = function.__qualname__.removesuffix(".__init__")
                 check_call(function, name, args, keywords, ArgumentError)
-                wrong = misfit(function, name, args, keywords, repr)
-                if not wrong:
+                complaint = misfit(function, name, args, keywords, repr)
+                if not complaint:
                     raise
-                raise ArgumentError(wrong) from None
+                raise ArgumentError(complaint) from None
         except TensorCoreError as error:
             hide_library(error)
             raise

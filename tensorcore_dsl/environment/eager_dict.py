@@ -17,6 +17,6 @@ class EagerDict:
 
     def __new__(cls: type[Made], *_arguments: Any, **_options: Any) -> Made:
         """Make an object, and its `__dict__`."""
-        made = object.__new__(cls)
-        vars(made)
-        return made
+        instance = object.__new__(cls)
+        vars(instance)
+        return instance

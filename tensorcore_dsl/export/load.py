@@ -140,8 +140,10 @@ class ExportedKernel:
         if not self.interface.code.endswith(".ptx"):
             return cubin
         if self._assembled is None:
-            made = assemble(cubin.code.decode(), cubin.arch, cubin.name)
-            self._assembled = replace(cubin, code=made.code, ptx=made.ptx, log=made.log)
+            machine_code = assemble(cubin.code.decode(), cubin.arch, cubin.name)
+            self._assembled = replace(
+                cubin, code=machine_code.code, ptx=machine_code.ptx, log=machine_code.log
+            )
         return self._assembled
 
 

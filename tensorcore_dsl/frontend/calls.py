@@ -196,9 +196,9 @@ class Calls(Comprehensions):
             if not callable(function):
                 raise OperandError(f"{describe(function)} cannot be called") from None
             if is_library(getattr(function, "__module__", None) or ""):
-                wrong = misfit(function, _name_of(function), args, keywords, describe)
-                if wrong:
-                    raise OperandError(wrong) from None
+                complaint = misfit(function, _name_of(function), args, keywords, describe)
+                if complaint:
+                    raise OperandError(complaint) from None
                 named = (f"{key}={describe(value)}" for key, value in keywords.items())
                 why = f": {error}" if isinstance(error, ValueError) else ""
                 raise OperandError(

@@ -105,9 +105,9 @@ def emulate(
     try:
         if workers > 1:
             with ThreadPoolExecutor(workers) as pool:
-                parts = list(pool.map(part, starts))
+                pieces = list(pool.map(part, starts))
         else:
-            parts = [part(at) for at in starts]
+            pieces = [part(at) for at in starts]
     except OutOfBounds as error:
         if shared is None and error.message.endswith("no shared memory"):
             raise OutOfBounds(f"{error.message}; pass shared=, its bytes (uint8)") from None
@@ -118,7 +118,7 @@ def emulate(
         return memory.reshape(*batch, memory.shape[1]) if Effect.STORE in instr.effects else None
     single = "shape" in instr.params or any(image.single for image in images)
     results = [
-        _result(operand, [part[i] for part in parts], batch, threads, single)
+        _result(operand, [part[i] for part in pieces], batch, threads, single)
         for i, operand in enumerate(instr.results)
     ]
     return results[0] if len(results) == 1 else tuple(results)

@@ -302,15 +302,15 @@ class SharedTiles:
 @vectorised
 def alike(words: Any, whole: Any, first: Any) -> bool:
     """Return whether all words of each `whole` row are equal. `first` (rows,) receives them, else 0."""
-    wrong = np.uint64(0)
+    misplaced = np.uint64(0)
     for row in range(whole.size):
         first[row] = np.uint64(0)
         if whole[row]:
             word = words[row, 0]
             first[row] = word
             for i in range(words.shape[1]):
-                wrong |= words[row, i] ^ word
-    same: bool = wrong == 0
+                misplaced |= words[row, i] ^ word
+    same: bool = misplaced == 0
     return same
 
 

@@ -93,15 +93,15 @@ def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.nda
     wide = dtypes.named(p["a"]).bits >= 16
     words = np.ascontiguousarray(warps(ctx, np.asarray(e, np.uint32)))
     bit_offsets = metadata_bits(int(selector), nibbles, wide)
-    selected, wrong = sparse_lines.selected(
+    selected, meaningless = sparse_lines.selected(
         words,
         bit_offsets,
         _columns(p["a"], packed, nibbles),
         _undefined(p["a"], bool(p.get("ordered"))),
         ctx.whole_warps(),
     )
-    if wrong is not None:
-        raise _meaningless(instr, words, bit_offsets, wrong)
+    if meaningless is not None:
+        raise _meaningless(instr, words, bit_offsets, meaningless)
     return selected
 
 

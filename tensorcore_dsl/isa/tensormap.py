@@ -49,11 +49,11 @@ def _encoded(ctx: Context, name: str, value: Any, dtype: np.dtype[Any]) -> np.nd
     unit, least = {"global_stride": (16, 0), "box_dim": (1, 1)}.get(name, (1, 0))
     values = np.broadcast_to(value, ctx.threads).astype(np.uint64)
     encoded = ((values - np.uint64(least)) // np.uint64(unit)).astype(dtype)
-    wrong = encoded.astype(np.uint64) * np.uint64(unit) + np.uint64(least) != values
-    wrong &= active_threads(ctx)
-    if wrong.any():
+    rounded = encoded.astype(np.uint64) * np.uint64(unit) + np.uint64(least) != values
+    rounded &= active_threads(ctx)
+    if rounded.any():
         raise EmulationError(
-            f"tensormap.replace makes {name} {values[wrong][0]}; box_dim is 1 to 256, and global_stride a "
+            f"tensormap.replace makes {name} {values[rounded][0]}; box_dim is 1 to 256, and global_stride a "
             "multiple of 16 bytes (the emulator has strides below 64 GiB)"
         )
     return encoded

@@ -42,29 +42,29 @@ def selected(
         )
     chosen = np.zeros((len(words), rows, nibbles * per_nibble), np.int32)
     flat = chosen.reshape(len(words), -1)
-    wrong = _select(words, bit_offsets, columns, undefined, active, flat)
-    return chosen, None if wrong < 0 else wrong
+    meaningless = _select(words, bit_offsets, columns, undefined, active, flat)
+    return chosen, None if meaningless < 0 else meaningless
 
 
 @compiled
 def _select(words: Any, bit_offsets: Any, columns: Any, undefined: Any, active: Any, chosen: Any) -> int:
     """Compiled loop of `selected`: fill `chosen`, (warps, elements). Return -1 if all nibbles are defined."""
     rows, nibbles, per_nibble = bit_offsets.shape[0], bit_offsets.shape[1], columns.shape[2]
-    wrong = -1
+    meaningless = -1
     for w in range(active.size):
-        if not active[w] or wrong >= 0:
+        if not active[w] or meaningless >= 0:
             continue
         at = 0
         for row in range(rows):
             for nibble in range(nibbles):
                 bit_offset = bit_offsets[row, nibble]
                 code = (np.int64(words[w, bit_offset >> 5]) >> (bit_offset & 31)) & 15
-                if undefined[code] and wrong < 0:
-                    wrong = (w * rows + row) * nibbles + nibble
+                if undefined[code] and meaningless < 0:
+                    meaningless = (w * rows + row) * nibbles + nibble
                 for i in range(per_nibble):
                     chosen[w, at] = columns[nibble, code, i]
                     at += 1
-    return wrong  # type: ignore[no-any-return, unused-ignore]
+    return meaningless  # type: ignore[no-any-return, unused-ignore]
 
 
 @compiled

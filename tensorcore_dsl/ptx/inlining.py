@@ -128,16 +128,16 @@ class _Inliner(EagerDict):
                 or len(function.results) != len(results)
             ):
                 continue
-            other = f"{number} not {name}"
-            self.kernel.registers[other] = "pred"
-            operands = ("name", other), ("name", pointer), ("number", str(self.text.address_of(name)))
+            inverse = f"{number} not {name}"
+            self.kernel.registers[inverse] = "pred"
+            operands = ("name", inverse), ("name", pointer), ("number", str(self.text.address_of(name)))
             self.kernel.body.append(Statement(names.compare("ne", dtypes.u64), operands, None, s.loc))
-            self.kernel.body.append(jump(other, s, (other, False)))
+            self.kernel.body.append(jump(inverse, s, (inverse, False)))
             self.call(
                 replace(s, guard=None, operands=(("list", *results), ("name", name), ("list", *arguments))),
                 active,
             )
-            self.kernel.body += [jump(behind, s, None), Label(other, s.loc)]
+            self.kernel.body += [jump(behind, s, None), Label(inverse, s.loc)]
         self.kernel.body += [Statement(names.TRAP, (), None, s.loc), Label(behind, s.loc)]
 
     @cached_property

@@ -147,16 +147,16 @@ class SpecialRegisters(EagerDict):
 
     def table(self, name: str) -> np.ndarray:
         """Its values, (1, threads of a CTA) where these differ, else (CTAs, 1), or one."""
-        found = self.tables.get(name)
-        if found is None:
+        values = self.tables.get(name)
+        if values is None:
             rule = self.rules.get(name)
             if rule is None:
                 known = listing(self.rules)
                 raise EmulationError(f"no special register {name!r}; there are {known}")
-            found = np.asarray(rule()).astype(_KINDS.get(name, np.uint32))
+            values = np.asarray(rule()).astype(_KINDS.get(name, np.uint32))
             if stays(name):
-                self.tables[name] = found
-        return found
+                self.tables[name] = values
+        return values
 
     @cached_property
     def rules(self) -> dict[str, Callable[[], object]]:
@@ -165,7 +165,7 @@ class SpecialRegisters(EagerDict):
         inside = np.arange(g.group)[None]
         lane, cta = inside % 32, np.arange(g.first, g.first + g.ctas)[:, None]
         cluster, rank = cta // g.cluster_ctas // g.devices, cta % g.cluster_ctas
-        own = np.where(g.ranked & (rank > 0), OWN << CLUSTER_SHIFT, 0).astype(np.uint32)
+        own_flag = np.where(g.ranked & (rank > 0), OWN << CLUSTER_SHIFT, 0).astype(np.uint32)
         rules: dict[str, Callable[[], object]] = {
             "laneid": lambda: lane,
             "warpid": lambda: inside // 32,
@@ -190,8 +190,8 @@ class SpecialRegisters(EagerDict):
             "cluster_nctarank": lambda: g.cluster_ctas,
             "aggr_smem_size": lambda: g.static_shared + g.dynamic_shared,
             "total_smem_size": lambda: g.static_shared + g.dynamic_shared,
-            names.STATIC_SHARED: lambda: own,
-            names.DYNAMIC_SHARED: lambda: own + np.uint32(g.static_shared),
+            names.STATIC_SHARED: lambda: own_flag,
+            names.DYNAMIC_SHARED: lambda: own_flag + np.uint32(g.static_shared),
         }
         for axis, name in enumerate(_AXES):
             outer = _axis(cluster, g.cluster_grid, axis)

@@ -313,13 +313,13 @@ def _sources_of(some: Iterable[nodes.Node]) -> _Sources:
 
 def _closure(values: Iterable[nodes.Value], sources: _Sources) -> set[nodes.Value]:
     """The values, and all that they are computed from."""
-    found = set(values)
-    left = list(found)
+    closure = set(values)
+    left = list(closure)
     while left:
-        new = sources.get(left.pop(), set()) - found
-        found |= new
+        new = sources.get(left.pop(), set()) - closure
+        closure |= new
         left += new
-    return found
+    return closure
 
 
 def _leaving(block: nodes.Block, inner: bool = False) -> Iterator[nodes.Jump]:

@@ -53,8 +53,8 @@ class Indexed:
 
 
 def _one(index: Any) -> Any:
-    one = index.agreed if isinstance(index, Lanes) and index.dtype.kind in "iu" else None
-    return index if one is None else one
+    number = index.agreed if isinstance(index, Lanes) and index.dtype.kind in "iu" else None
+    return index if number is None else number
 
 
 def shown(value: Any, most: int | None = None) -> str:

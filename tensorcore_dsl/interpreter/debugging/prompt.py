@@ -297,8 +297,8 @@ class Prompt(cmd.Cmd):
             tree = _Indices().visit(ast.parse(expression, mode="eval"))
             value = eval(compile(tree, "<tcdb>", "eval"), _Globals(names), names)
         except SyntaxError as error:
-            wrong = f"SyntaxError: {error.msg} (help lists the commands)"
-            why = _STATEMENT if _is_statement(expression) else wrong
+            message = f"SyntaxError: {error.msg} (help lists the commands)"
+            why = _STATEMENT if _is_statement(expression) else message
             self._say(f"*** {why}")
         except Exception as error:
             self._say(f"*** {type(error).__name__}: {error}")

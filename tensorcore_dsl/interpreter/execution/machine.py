@@ -180,9 +180,9 @@ class Machine:
         orders: it also orders their accesses.
         """
         ctx, steps, values = self.ctx, self.ctx.program.steps, self.registers.values
-        instr, own = steps[at].instr, ctx.mask
+        instr, mask = steps[at].instr, ctx.mask
         places = [p for p, c in ctx.cohorts.items() if c.unit and steps[p].instr is instr]
-        parties = {p: ctx.cohorts[p].mask if p != at else own for p in (*places, at)}
+        parties = {p: ctx.cohorts[p].mask if p != at else mask for p in (*places, at)}
         if not places or instr is None or not all(steps[position].fetch for position in parties):
             return False
         operands: list[Any] = [0] * len(instr.operands)
@@ -190,10 +190,10 @@ class Machine:
             theirs = zip(steps[position].fetch(values), operands, strict=True)  # type: ignore[misc]
             operands = [np.where(lanes, new, old) for new, old in theirs]
         masks = operands[-1].reshape(-1, WARP)
-        alike = (masks[:, :, None] == masks[:, None]) & own.reshape(-1, 1, WARP)
+        alike = (masks[:, :, None] == masks[:, None]) & mask.reshape(-1, 1, WARP)
         everybody = reduce(np.logical_or, parties.values()) & alike.any(axis=2).ravel()
         ready = everybody & ~self.missing(everybody, WARP, operands[-1]).threads
-        if not (ready & own).any() or not (ready & ~own).any():
+        if not (ready & mask).any() or not (ready & ~mask).any():
             return False
         ctx.narrow(ready)
         answer = instr.execute(ctx, instr, *operands)
@@ -489,11 +489,11 @@ def _runs(program: Program, follows: bool, level: int) -> list[Run]:
 
     follows: each step is noted before it runs. level: of the regions that it executes.
     """
-    found = program.runs.get((follows, level))
-    if found is None:
+    runs = program.runs.get((follows, level))
+    if runs is None:
         runs = [_run_of(at, s, follows) for at, s in enumerate(program.steps)]
-        found = program.runs[follows, level] = with_regions(program, runs, level)
-    return found
+        runs = program.runs[follows, level] = with_regions(program, runs, level)
+    return runs
 
 
 def _run_of(at: int, step: Step, follows: bool) -> Run:

@@ -316,16 +316,16 @@ class Watchdog(EagerDict):
         counts, unpolled = self.ctx.tally.executed(), self._unpolled(head)
         steps = [(i, s.instr.effects) for i, s in enumerate(self.ctx.program.steps) if s.instr]
         barriers = tuple(array.tobytes() for array in _barriers(self.ctx))
-        found = news = None
+        digest = news = None
         if sum(array.nbytes for array in (*arrays, shared)) <= MAX_BYTES:
             prints = sum(counts[i] for i, effects in steps if Effect.PRINT in effects)
-            found = hash((prints, barriers, *(array.tobytes() for array in (*arrays, shared))))
+            digest = hash((prints, barriers, *(array.tobytes() for array in (*arrays, shared))))
         if unpolled is not None:
             writing = (i for i, effects in steps if effects & _WRITING)
             news = hash((barriers, *(counts[i] for i in writing if i not in unpolled)))
         now = time.perf_counter()
         self.due = now + DEEP_SHARE * (now - start)
-        return found, news
+        return digest, news
 
     def _unpolled(self, head: int) -> set[int] | None:
         """The steps of the loops with threads that write words on which no loop depends.
@@ -381,9 +381,9 @@ def _alike(one: _Digest, other: _Digest) -> bool:
 def _barriers(ctx: ExecutionContext) -> list[np.ndarray]:
     """The state of all barriers, without how often they have been passed."""
     b, m, c = ctx.barriers, ctx.mbarriers, ctx.clusters
-    own = np.repeat(b.phase, ctx.group, axis=0)
+    phases = np.repeat(b.phase, ctx.group, axis=0)
     waits = np.where(b.waits_at < 0, 0, b.waits_for)
-    behind = own[np.arange(ctx.threads), np.maximum(b.waits_at, 0)] - waits
+    behind = phases[np.arange(ctx.threads), np.maximum(b.waits_at, 0)] - waits
     phase, seen = m.state[..., mbarriers.PHASE], m.state[..., mbarriers.SEEN]
     return [
         b.arrived,

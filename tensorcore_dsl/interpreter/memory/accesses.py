@@ -49,7 +49,7 @@ class WordMemory(ABC):
         """Load or store (count, T) words; 0, or the error of the first thread that fails a check."""
 
     @abstractmethod
-    def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
+    def refuse(self, failure: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check."""
 
     def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
@@ -74,7 +74,7 @@ class WordMemory(ABC):
 
     def check(
         self,
-        wrong: int,
+        failure: int,
         mask: np.ndarray,
         addresses: np.ndarray,
         size: int,
@@ -82,8 +82,8 @@ class WordMemory(ABC):
         tell_race: Callable[[], None] | None,
     ) -> None:
         """Raise the error of a failed check or of a race; else let a strong access order others."""
-        if wrong:
-            self.refuse(wrong, addresses, size, verb)
+        if failure:
+            self.refuse(failure, addresses, size, verb)
         if tell_race is not None:
             tell_race()
         self.signal(addresses, mask)
@@ -280,9 +280,9 @@ def global_move(
         if active[thread]:
             register = words.ctypes.data + thread * width
             address = int(addresses[thread])
-            wrong = global_word(address, register, step, table, width, count, aligned, stores)
-            if wrong:
-                return native.error_at(wrong, thread)
+            failure = global_word(address, register, step, table, width, count, aligned, stores)
+            if failure:
+                return native.error_at(failure, thread)
     return 0
 
 
@@ -337,9 +337,9 @@ def shared_move(
                     cta = cta // cluster * cluster + rank - 1
                 if gone[cta]:
                     return native.error_at(shadow.NO_CTA, thread)
-            wrong = shared_word(address, thread, cta, register, step, shared, width, count, stores)
-            if wrong:
-                return native.error_at(wrong, thread)
+            failure = shared_word(address, thread, cta, register, step, shared, width, count, stores)
+            if failure:
+                return native.error_at(failure, thread)
     return 0
 
 
@@ -395,9 +395,9 @@ def matrix_load(addresses: Any, active: Any, shared: Any, out: Any, transposed: 
         if active[thread]:
             lane, cta = thread % 32, thread // group
             register = out.ctypes.data + 4 * (thread - lane)
-            wrong = matrix_row(int(addresses[thread]), cta, lane, register, 4 * threads, shared, transposed)
-            if wrong:
-                return native.error_at(wrong, thread)
+            failure = matrix_row(int(addresses[thread]), cta, lane, register, 4 * threads, shared, transposed)
+            if failure:
+                return native.error_at(failure, thread)
     return 0
 
 
@@ -433,9 +433,9 @@ def copy_check(
     for thread in range(targets.size):
         if active[thread]:
             target, source, read = int(targets[thread]), int(sources[thread]), int(valid[thread])
-            wrong = copy_begun(target, source, read, thread // group, table, shared, size)
-            if wrong:
-                return native.error_at(wrong, thread)
+            failure = copy_begun(target, source, read, thread // group, table, shared, size)
+            if failure:
+                return native.error_at(failure, thread)
     return 0
 
 

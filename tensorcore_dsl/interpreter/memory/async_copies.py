@@ -87,7 +87,7 @@ class AsyncCopies:
         self.chunk.account("shared", "store", target, mask, size)
         copy = self.blank(mask, size, self.chunk.at_step)
         copy.target[:], copy.source[:], copy.valid[:] = target, source, valid
-        wrong = copy_check(
+        failure = copy_check(
             copy.target,
             copy.source,
             copy.valid,
@@ -96,8 +96,8 @@ class AsyncCopies:
             self.shared.storage.disclosed(forget=True),
             size,
         )
-        if wrong:
-            self.refuse(wrong, copy)
+        if failure:
+            self.refuse(failure, copy)
         self._note(copy, mask, CHECK)
         self.queue.append(copy)
 
@@ -105,19 +105,19 @@ class AsyncCopies:
         """A copy of the threads of `mask` whose addresses are still to be filled in."""
         return _Copy(mask, self.groups, size, step)
 
-    def refuse(self, wrong: int, copy: _Copy) -> NoReturn:
+    def refuse(self, failure: int, copy: _Copy) -> NoReturn:
         """Raise the error of a copy that failed a check."""
         target, source, size, valid = copy.target, copy.source, copy.size, copy.valid
-        if wrong >> 32 == TOO_MANY:
-            thread = wrong & 0xFFFFFFFF
+        if failure >> 32 == TOO_MANY:
+            thread = failure & 0xFFFFFFFF
             raise OutOfBounds(
                 f"an asynchronous copy of {size} bytes to shared {int(target[thread]):#x} by "
                 f"{self.chunk.describe(thread)} is to read {valid[thread]} bytes: 0 to {size} "
                 "are allowed"
             )
-        if wrong >> 32 > GLOBAL_SIDE:
-            self.globals.refuse(wrong - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
-        self.shared.refuse(wrong, target, size, "asynchronous copy")
+        if failure >> 32 > GLOBAL_SIDE:
+            self.globals.refuse(failure - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
+        self.shared.refuse(failure, target, size, "asynchronous copy")
 
     def owner(self, cta: int, byte: int) -> str:
         """The copy that owns a byte of a CTA, and what to do about it, for messages."""

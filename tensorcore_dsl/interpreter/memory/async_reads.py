@@ -26,13 +26,13 @@ def _are_plain(
     for page in range(low // shadow.PAGE, high // shadow.PAGE + 1):
         if shadow.is_stamped(stamps, page * shadow.PAGE):
             return False
-    wrong = np.uint64(0)
+    failure = np.uint64(0)
     if checked and not shadow.are_filled(states, pages, low, high + CHUNK):
         for i in range(count):
             state = states + int(native.peek64(chunks + 8 * i))
-            wrong |= native.peek64(state) ^ np.uint64(shadow.ALL_WRITTEN)
-            wrong |= native.peek64(state + 8) ^ np.uint64(shadow.ALL_WRITTEN)
-    plain: bool = wrong == 0
+            failure |= native.peek64(state) ^ np.uint64(shadow.ALL_WRITTEN)
+            failure |= native.peek64(state + 8) ^ np.uint64(shadow.ALL_WRITTEN)
+    plain: bool = failure == 0
     return plain
 
 

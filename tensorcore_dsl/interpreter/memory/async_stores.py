@@ -76,14 +76,14 @@ class AsyncStores:
         chunk, clusters, threads = self.chunk, self.cluster.clusters, self.chunk.here.numbers
         ctas = []
         for thread in threads.tolist():
-            own, who = thread // chunk.group, chunk.describe(thread)
+            own_cta, who = thread // chunk.group, chunk.describe(thread)
             address, at = int(addresses[thread]), int(words(bar, chunk.threads)[thread])
-            target, barrier = (clusters.peer(own, a >> CLUSTER_SHIFT, who) for a in (address, at))
+            target, barrier = (clusters.peer(own_cta, a >> CLUSTER_SHIFT, who) for a in (address, at))
             what = f"an asynchronous write of {who} to shared {address & OFFSET:#x}"
             if barrier != target:
                 receiver, there = chunk.cta_name(target), chunk.cta_name(barrier)
                 raise EmulationError(f"{what} of CTA {receiver}: its mbarrier is in CTA {there}")
-            if clusters.size == 1 or (others and target == own):
+            if clusters.size == 1 or (others and target == own_cta):
                 needed = "another CTA" if others else "a cluster of more than one CTA"
                 raise EmulationError(f"{what} stays in its CTA: it needs {needed}")
             ctas.append(target)

@@ -108,17 +108,17 @@ class BulkCopies:
         )
         if done < 0:
             return False
-        wrong, inside, idle = result.tolist()
+        failure, inside, idle = result.tolist()
         chunk.writes += len(threads)
-        if idle and not wrong:
+        if idle and not failure:
             self.outside.note(LOADS, box, threads, starts, len(coordinates), touching)
         own, *there = copies[:, :done]
         if done:
             self._land(threads[own], box, starts[own], *there)
         chunk.tally.bytes["global", "load"] += inside
-        if wrong:
+        if failure:
             where = int(copies[1, done]), int(threads[copies[0, done]])
-            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
+            self._refuse(failure >> 32, failure & 0xFFFFFFFF, *where, box, "load")
         return True
 
     def _named(
@@ -165,10 +165,10 @@ class BulkCopies:
             return False
         ctas, failed = threads // chunk.group, np.zeros(1, np.int64)
         first = ctas // self.clusters.size * self.clusters.size * chunk.group
-        wrong = store_boxes(box.shape, starts, ctas, sources, self.storage.disclosed(), first, failed)
-        if wrong:
+        failure = store_boxes(box.shape, starts, ctas, sources, self.storage.disclosed(), first, failed)
+        if failure:
             where = int(ctas[failed[0]]), int(threads[failed[0]])
-            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "store")
+            self._refuse(failure >> 32, failure & 0xFFFFFFFF, *where, box, "store")
         chunk.writes += len(threads)
         self.outside.note(STORES, box, threads, starts, len(coordinates), touching)
         self._note_stores(threads, box, starts, ctas, sources, False)
@@ -338,9 +338,9 @@ class BulkCopies:
         chunk.writes += 1
         for cta, target, barrier in self._targets(thread, dst, bar, mask):
             self._aligned(target, align, thread)
-            wrong = load_box(box.shape, box.plan[START], self.storage.arrays, cta, target)
-            if wrong:
-                self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
+            failure = load_box(box.shape, box.plan[START], self.storage.arrays, cta, target)
+            if failure:
+                self._refuse(failure >> 32, failure & 0xFFFFFFFF, cta, thread, box, "load")
             by, there, offsets, barriers = np.array([[thread], [cta], [target], [barrier]])
             self._land(by, box, box.plan[START:], there, offsets, barriers, source)
         chunk.tally.bytes["global", "load"] += box.inside
@@ -483,9 +483,9 @@ class BulkCopies:
         self._aligned(src, align, thread)
         cta, shared = thread // chunk.group, self.storage.disclosed()
         first = chunk.geometry.first_thread(cta)
-        wrong = store_box(box.shape, box.plan[START], shared, cta, src, first, copies)
-        if wrong:
-            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
+        failure = store_box(box.shape, box.plan[START], shared, cta, src, first, copies)
+        if failure:
+            self._refuse(failure >> 32, failure & 0xFFFFFFFF, cta, thread, box, "store")
 
     def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
         if number % align:
@@ -614,9 +614,9 @@ def _load_all(
         return -1
     failed = np.zeros(1, np.int64)
     own, ctas, offsets = copies[0, :count], copies[1, :count], copies[2, :count]
-    wrong = load_boxes(box, starts, own, ctas, offsets, shared, failed)
-    result[0], result[1], result[2] = wrong, inside, 0
-    if wrong:
+    failure = load_boxes(box, starts, own, ctas, offsets, shared, failed)
+    result[0], result[1], result[2] = failure, inside, 0
+    if failure:
         count = failed[0]
     else:
         for i in range(threads.size):

@@ -216,21 +216,21 @@ class GlobalMemory(accesses.WordMemory):
         inside = 0 <= index < len(self.arguments.pointers)
         row = self.table[index] if inside else np.zeros(accesses.COLUMNS, int)
         offset = address - int(row[accesses.VIRTUAL])
-        wrong = 0 if 0 <= offset <= row[accesses.SIZE] - size else shadow.OUTSIDE
-        if not wrong and "store" in verb and not row[accesses.WRITABLE]:
-            wrong = shadow.READ_ONLY
-        if wrong:
+        failure = 0 if 0 <= offset <= row[accesses.SIZE] - size else shadow.OUTSIDE
+        if not failure and "store" in verb and not row[accesses.WRITABLE]:
+            failure = shadow.READ_ONLY
+        if failure:
             addresses = np.full(thread + 1, address, np.uint64)
-            self.refuse(wrong << 32 | thread, addresses, size, verb)
+            self.refuse(failure << 32 | thread, addresses, size, verb)
         return f"argument {self.arguments.pointers[index].name!r}", int(row[accesses.REAL]) + offset
 
     def read_only(self, address: int) -> bool:
         """Whether no thread may write the argument at a virtual address."""
         return not self.table[allocation_of(address), accesses.WRITABLE]
 
-    def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
+    def refuse(self, failure: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check."""
-        code, thread = wrong >> 32, wrong & 0xFFFFFFFF
+        code, thread = failure >> 32, failure & 0xFFFFFFFF
         address = int(addresses[thread])
         what = f"global {verb} of {size} bytes at {address:#x} by {self.chunk.describe(thread)}"
         where = self.arguments.describe(address)

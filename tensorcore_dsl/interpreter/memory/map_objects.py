@@ -117,7 +117,7 @@ class MapObjects:
                 "the last change (PTX manual, 9.7.13.4)"
             )
         axes, kind = int(fields["rank"]) + 1, int(fields["elemtype"])
-        wrong = {
+        problems = {
             f"it has {axes} axes, {rank} coordinates were given": axes != rank,
             "the emulator has element types 0 to 12, swizzle modes 0 to 3, no interleaving, NaN fill of "
             "floats alone and steps of one element": kind >= len(TYPES)
@@ -126,7 +126,7 @@ class MapObjects:
             or (fields["element_stride"][:axes] != 1).any(),
             "its extents are 0": axes <= RANK and not fields["global_dim"][:axes].all(),
         }  # fmt: skip
-        for complaint, holds in wrong.items():
+        for complaint, holds in problems.items():
             if holds:
                 raise EmulationError(f"the tensor map at {address:#x} ({who}): {complaint}")
         plan = np.ones((4, RANK), np.int64)

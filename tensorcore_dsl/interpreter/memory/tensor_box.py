@@ -246,14 +246,14 @@ def _next_row(index: Any, plan: Any) -> None:
 @native.inlined
 def _readers(line: int, length: int, readers: Any) -> Any:
     """Not 0 if one of `length` bytes is being read."""
-    found = np.uint64(0)
+    reading = np.uint64(0)
     first, last = line // CHUNK, (line + length) // CHUNK
     while first + 4 <= last:
-        found |= native.peek64(readers.ctypes.data + 2 * first)
+        reading |= native.peek64(readers.ctypes.data + 2 * first)
         first += 4
     for chunk in range(first, last):
-        found |= np.uint64(readers[chunk])
-    return found
+        reading |= np.uint64(readers[chunk])
+    return reading
 
 
 @native.inlined
@@ -386,10 +386,10 @@ def load_boxes(box: Any, starts: Any, own: Any, ctas: Any, targets: Any, shared:
     own: the rows of `starts`. failed: (1,), the box that fails a check.
     """
     for i in range(ctas.size):
-        wrong = load_box(box, starts[own[i]], shared, ctas[i], targets[i])
-        if wrong:
+        failure = load_box(box, starts[own[i]], shared, ctas[i], targets[i])
+        if failure:
             failed[0] = i
-            return wrong
+            return failure
     return 0
 
 
@@ -444,10 +444,10 @@ def store_boxes(box: Any, starts: Any, ctas: Any, sources: Any, shared: Any, fir
     first: of each box the first thread of the cluster. failed: (1,), the box that fails a check.
     """
     for i in range(ctas.size):
-        wrong = store_box(box, starts[i], shared, ctas[i], sources[i], first[i], True)
-        if wrong:
+        failure = store_box(box, starts[i], shared, ctas[i], sources[i], first[i], True)
+        if failure:
             failed[0] = i
-            return wrong
+            return failure
     return 0
 
 

@@ -241,7 +241,7 @@ def global_access(
                 return 0
     for lane in range(32):
         if lanes >> lane & 1:
-            wrong = global_word(
+            failure = global_word(
                 int(peek64(addresses + 8 * lane)),
                 words + lane * width,
                 32 * width,
@@ -251,8 +251,8 @@ def global_access(
                 checked,
                 stores,
             )
-            if wrong:
-                return native.error_at(wrong, lane)
+            if failure:
+                return native.error_at(failure, lane)
     return 0
 
 
@@ -311,9 +311,9 @@ def shared_access(  # noqa: PLR0915
     for lane in range(32):
         if lanes >> lane & 1:
             at, register = int(peek32(addresses + 4 * lane)), words + lane * width
-            wrong = shared_word(at, first + lane, cta, register, 32 * width, arrays, width, count, stores)
-            if wrong:
-                return native.error_at(wrong, lane)
+            failure = shared_word(at, first + lane, cta, register, 32 * width, arrays, width, count, stores)
+            if failure:
+                return native.error_at(failure, lane)
     return 0
 
 
@@ -337,9 +337,9 @@ def matrix_access(
     disclose(shared, cta, False)
     for lane in range(32):
         address = int(peek32(addresses + 4 * lane))
-        wrong = matrix_row(address, cta, lane, words, 128, shared, kind == LOAD_TRANSPOSED)
-        if wrong:
-            return native.error_at(wrong, lane)
+        failure = matrix_row(address, cta, lane, words, 128, shared, kind == LOAD_TRANSPOSED)
+        if failure:
+            return native.error_at(failure, lane)
     return 0
 
 
@@ -369,9 +369,9 @@ def async_copy(
             poke64(all_sources + 8 * (first + lane), of)
             native.poke32(all_valid + 4 * (first + lane), read)
             native.poke8(flags + first + lane, 1)
-            wrong = copy_begun(to, of, read, cta, table, shared, size)
-            if wrong:
-                return native.error_at(wrong, lane)
+            failure = copy_begun(to, of, read, cta, table, shared, size)
+            if failure:
+                return native.error_at(failure, lane)
     return 0
 
 
@@ -403,20 +403,20 @@ def _words_are_plain(addresses: int, size: int, limit: int, states: int, pages: 
     high = int(native.max32(addresses))
     if high + size > limit:
         return False
-    wrong = np.uint64(0)
+    failure = np.uint64(0)
     filled = checked and shadow.are_filled(states, pages, int(native.min32(addresses)), high + size)
     if filled:
-        wrong |= np.uint64(native.or32(addresses) & (size - 1))
+        failure |= np.uint64(native.or32(addresses) & (size - 1))
     elif checked and size == 4:
         for lane in range(32):
             at = int(peek32(addresses + 4 * lane))
-            wrong |= np.uint64(at & 3) | np.uint64(peek32(states + at) ^ np.uint32(0x01010101))
+            failure |= np.uint64(at & 3) | np.uint64(peek32(states + at) ^ np.uint32(0x01010101))
     elif checked:
         for lane in range(32):
             at = int(peek32(addresses + 4 * lane))
-            wrong |= np.uint64(at & (size - 1)) | (peek64(states + at) ^ np.uint64(ALL_WRITTEN))
-            wrong |= peek64(states + at + size - 8) ^ np.uint64(ALL_WRITTEN)
-    plain: bool = wrong == 0
+            failure |= np.uint64(at & (size - 1)) | (peek64(states + at) ^ np.uint64(ALL_WRITTEN))
+            failure |= peek64(states + at + size - 8) ^ np.uint64(ALL_WRITTEN)
+    plain: bool = failure == 0
     return plain
 
 

@@ -198,8 +198,8 @@ def instruction_ops(
     for op in operations(instr, tuple(sorted((immediate or {}).items()))):
         target = NOTHING if op.result < 0 else results[op.result]
         numbers = [(immediate or {})[i] for i in op.literals]
-        made = micro_op(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
-        ops_or_none.append(made and made._replace(function=op.function))
+        candidate = micro_op(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
+        ops_or_none.append(candidate and candidate._replace(function=op.function))
     micro_ops = [r for r in ops_or_none if r is not None]
     alone = len(ops_or_none) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands if s != NOTHING)
     return micro_ops if len(micro_ops) == len(ops_or_none) and alone else []

@@ -41,9 +41,9 @@ class Codes:
 
     def codes(self, granules: np.ndarray, item: int, memory: int = 0) -> np.ndarray:
         """The codes of granules of a memory: of writes (item 0) or reads (1)."""
-        found = np.empty(len(granules), np.int64)
-        history.look_up(self.places[memory], item, np.asarray(granules, np.int64), found)
-        return found
+        codes = np.empty(len(granules), np.int64)
+        history.look_up(self.places[memory], item, np.asarray(granules, np.int64), codes)
+        return codes
 
     def clear(self) -> None:
         """Forget all accesses."""

@@ -135,14 +135,14 @@ class LaunchHistory:
 
     def footprint(self, arrays: Iterable[tuple[NamedArray, np.ndarray]]) -> Footprint:
         """Accesses of the launch, after its end."""
-        found = []
+        rows = []
         for named, array in arrays:
             stretch = self.range_of(named.low)
             if stretch is not None:
-                found.append((named, stretch, owner_of(array)))
+                rows.append((named, stretch, owner_of(array)))
         number = 0 if self.launched is None else self.launched.number
         messages = for_later_launches(self.signals, number)
-        return Footprint(number, self.who, self.owner, self.nodes, self.strong, self.chunks, found, messages)
+        return Footprint(number, self.who, self.owner, self.nodes, self.strong, self.chunks, rows, messages)
 
     def range_of(self, real: int) -> AddressRange | None:
         """Return the range that holds a real address."""

@@ -265,11 +265,11 @@ class RaceFinding:
             if step not in (self.step, self._step):
                 kinds.setdefault(_rank(races, step, last), []).append(step)
         good = kinds[max(kinds)] if max(kinds) else []
-        found = mine[np.isin(steps, good)] + start
-        found = found[self.races.launch.owner[found >> history.PAGE_BITS] == races.number]
-        if not len(found):
+        passed = mine[np.isin(steps, good)] + start
+        passed = passed[self.races.launch.owner[passed >> history.PAGE_BITS] == races.number]
+        if not len(passed):
             return None
-        return int(found[-1] if last else found[0])
+        return int(passed[-1] if last else passed[0])
 
     def _advice(self, here: Loc | None, there: Loc | None) -> str:
         owner, races = self._owner, self.races

@@ -318,17 +318,17 @@ def _fenced_by_others(races: Detector, thread: int) -> list[Message]:
     entries = races.launch.signals.sequential.get(races.number, {})
     known = clocks.rows.known[ORDER, clocks.rows.row_of[thread]]
     first = thread // width * width
-    found: dict[tuple[int, int], Message] = {}
+    messages: dict[tuple[int, int], Message] = {}
     for other, (vectors, then, foreign, scope) in entries.items():
         column = other - first
         if other == thread or not 0 <= column < width or known[column] < then:
             continue
         key = id(vectors), scope
-        if key not in found:
+        if key not in messages:
             all_of = {**foreign, _cluster(races, thread): vectors.copy()}
-            found[key] = _message(races, thread, all_of, scope)
-        found[key].vectors[_cluster(races, thread)][ORDER, column] = then
-    return list(found.values())
+            messages[key] = _message(races, thread, all_of, scope)
+        messages[key].vectors[_cluster(races, thread)][ORDER, column] = then
+    return list(messages.values())
 
 
 def _learn_from_others(races: Detector, threads: np.ndarray, scope: int) -> None:

@@ -113,7 +113,7 @@ class Mbarriers(EagerDict):
         most = int(self.used.max() + np.bincount(chunk.here.numbers // chunk.group).max())
         while self.state.shape[1] < most:
             self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
-        wrong = init_all(
+        failure = init_all(
             addresses,
             counts,
             chunk.here.numbers,
@@ -124,10 +124,10 @@ class Mbarriers(EagerDict):
             self.used,
             self.storage.disclosed(forget=True).states,
         )
-        if wrong >> 32 == LIVE:
-            self._refuse_second(wrong & 0xFFFFFFFF, addresses)
-        if wrong:
-            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, arrivals)
+        if failure >> 32 == LIVE:
+            self._refuse_second(failure & 0xFFFFFFFF, addresses)
+        if failure:
+            self._refuse(failure >> 32, failure & 0xFFFFFFFF, bar, arrivals)
         if detector is not None and count is not None:
             threads = np.flatnonzero(chunk.mask)
             tell_race = detector.initialise(threads, taken(addresses, threads) // BYTES, BYTES)
@@ -299,12 +299,12 @@ class Mbarriers(EagerDict):
         chunk.writes += 1
         tell_race = self._note(addresses, chunk.mask)
         for thread in chunk.here.numbers.tolist():
-            address, own = int(addresses[thread]), thread // chunk.group
-            cta = self.clusters.peer(own, address >> CLUSTER_SHIFT, chunk.describe(thread))
+            address, own_cta = int(addresses[thread]), thread // chunk.group
+            cta = self.clusters.peer(own_cta, address >> CLUSTER_SHIFT, chunk.describe(thread))
             if self.clusters.gone[cta]:
                 self._refuse(GONE, thread, address)
             slot = self._slot(thread, address & OFFSET)
-            if self.sanitizer.detector is not None and cta != own:
+            if self.sanitizer.detector is not None and cta != own_cta:
                 name = self.name(cta, slot)
                 self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
             by, there, offset = np.array([[thread], [cta], [address & OFFSET]])
@@ -336,10 +336,10 @@ class Mbarriers(EagerDict):
         self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, size: int, phases: np.ndarray
     ) -> None:
         """Count bytes for threads in `phases`, which become those of the barriers."""
-        wrong = complete_all(ctas, addresses, size, self.index, self.state, phases)
-        if wrong:
-            at = wrong & 0xFFFFFFFF
-            self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]), size, int(ctas[at]))
+        failure = complete_all(ctas, addresses, size, self.index, self.state, phases)
+        if failure:
+            at = failure & 0xFFFFFFFF
+            self._refuse(failure >> 32, int(threads[at]), int(addresses[at]), size, int(ctas[at]))
 
     def _note_counts(self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, flies: bool) -> None:
         """Show counts of bytes to the detector of races, one of each thread at a time."""

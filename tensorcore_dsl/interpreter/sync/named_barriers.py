@@ -85,13 +85,13 @@ class NamedBarriers:
         """(T,) bool: who may go on after arriving at a barrier."""
         chunk, go = self.chunk, self.chunk.mask
         everybody = self.idle and wait and count is None and chunk.active is None
-        one = everybody and np.min(barrier) == np.max(barrier) < BARRIERS
-        if not one or predicate is not None:
+        is_uniform = everybody and np.min(barrier) == np.max(barrier) < BARRIERS
+        if not is_uniform or predicate is not None:
             self.idle = False
             go = np.zeros(chunk.threads, np.bool_)
             counts = words(0 if count is None else count, chunk.threads)
             self._arrives(barrier)
-            wrong = _arrive(
+            failure = _arrive(
                 words(barrier, chunk.threads),
                 counts,
                 wait,
@@ -102,8 +102,8 @@ class NamedBarriers:
                 _State(*(getattr(self, name) for name in _State._fields)),
                 self.full,
             )
-            if wrong:
-                self._refuse(wrong, barrier, counts)
+            if failure:
+                self._refuse(failure, barrier, counts)
             if self.detector is not None and wait and go.any():
                 self.detector.acquire(NAMED, go, self._units(barrier), self.waits_for)
         elif self.detector is not None:
@@ -154,8 +154,8 @@ class NamedBarriers:
         """Arrive and wait: who may go on, and the true predicates and threads of the barrier."""
         return self.arrive(barrier, count, True, predicate), self.true.copy(), self.voters.copy()
 
-    def _refuse(self, wrong: int, barrier: np.ndarray, counts: np.ndarray) -> NoReturn:
-        code, thread = wrong >> 32, wrong & 0xFFFFFFFF
+    def _refuse(self, failure: int, barrier: np.ndarray, counts: np.ndarray) -> NoReturn:
+        code, thread = failure >> 32, failure & 0xFFFFFFFF
         if code == OVERRUN:
             raise EmulationError(self._overrun(thread // 32))
         which, count = int(np.broadcast_to(barrier, counts.shape)[thread]), int(counts[thread])
@@ -233,9 +233,9 @@ def _arrive(
     for cta in range(ctas):
         for which in range(BARRIERS):
             if state.expected[cta, which]:
-                wrong = _settle(cta, which, alive, state, group, full)
-                if wrong:
-                    return wrong
+                failure = _settle(cta, which, alive, state, group, full)
+                if failure:
+                    return failure
     for thread in range(active.size):
         which = state.waits_at[thread]
         if active[thread] and which != -1 and state.phase[thread // group, which] > state.waits_for[thread]:

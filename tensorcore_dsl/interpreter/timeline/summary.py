@@ -66,10 +66,10 @@ def awaited(replay: Replay, phase: Phase | None) -> str:
     if phase is None:
         return ""
     recording, (kind, cta, number, _) = replay.recording, phase
-    made = recording.barriers.get((kind, cta, number))
+    init_step = recording.barriers.get((kind, cta, number))
     name = f"barrier {number}" if kind == NAMED else kind
-    if made is not None:
-        name += f" of {place(replay, made)}"
+    if init_step is not None:
+        name += f" of {place(replay, init_step)}"
     return f"wait at {name} for {arriving(replay).get((kind, cta, number), 'nobody')}"
 
 

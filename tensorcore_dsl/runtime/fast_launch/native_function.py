@@ -84,8 +84,8 @@ def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
 
 
 def _builtin(address: int, table: FunctionTable) -> Callable[..., Any]:
-    made: Callable[..., Any] = builtin(address, table, b"launch", b"Launch a prepared kernel.")
-    return made
+    launcher: Callable[..., Any] = builtin(address, table, b"launch", b"Launch a prepared kernel.")
+    return launcher
 
 
 _numbers = count()
