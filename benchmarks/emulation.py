@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from benchmarks.emulated_kernels import CHECKED, Problem, products
 from benchmarks.emulation_process import ROOT, first_launches, in_turns, package_of
 from benchmarks.harness import Report, attempt, commit, geometric_mean, time_on_host
 from benchmarks.tables import Table, duration, number, one_line, progress, rate
 from tensorcore_dsl.environment.processors import cores
-from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core.policy import executing
 
 SIZE, QUICK = 1024, 512
 SAMPLES = 9
@@ -104,16 +103,9 @@ def _measure(make: Callable[[], Problem], workers: int) -> dict[str, Any]:
 
 def _seconds(problem: Problem, checks: bool, workers: int) -> float:
     run = problem.runner(checks)
-    with _cores(workers):
+    with executing(cores=workers):
         problem.compare(run())
         return time_on_host(run, SAMPLES).best
-
-
-@contextmanager
-def _cores(count: int) -> Iterator[None]:
-    """Let launches use so many cores."""
-    with patch.object(launch, "cores", lambda: count):
-        yield
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:

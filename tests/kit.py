@@ -14,7 +14,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc
-from tensorcore_dsl.interpreter import GlobalPointer, Report, run
+from tensorcore_dsl.interpreter import EmulatedLaunch, GlobalPointer, Report
 from tensorcore_dsl.ir.nodes import (
     Address,
     Assign,
@@ -237,7 +237,7 @@ class Builder:
         ]
         shape = block if isinstance(block, tuple) else (block, 1, 1)
         options.setdefault("arch", "sm_90a")
-        return run(self.kernel, (grid, 1, 1), shape, given, **options)
+        return EmulatedLaunch(self.kernel, (grid, 1, 1), shape, given, **options).run()
 
 
 def reported_line(error: Any) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, OperandError
-from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.kernels.tutorial import hopper_gemm_6_persistent
 from tests.running import line_of
 
@@ -222,27 +222,16 @@ class TestStops:
         text = sums.ptx(*args, arch="sm_90a").replace("sums", "without")
         assert text == without.ptx(*args, arch="sm_90a")
 
-    def test_several_chunks_of_blocks_stop_one_after_the_other(self, capsys, monkeypatch):
-        monkeypatch.setattr(launch, "MAX_THREADS", 1000 * 64)
-
+    def test_several_chunks_of_blocks_stop_one_after_the_other(self, capsys):
         @tc.kernel
         def blocks(x: tc.Array):
             b = tc.blockIdx.x
             if tc.threadIdx.x == 0:
                 tc.breakpoint(b % 1000 == 50)
 
-        printed = session(
-            capsys,
-            blocks.emulate[2000, 64],
-            "p b",
-            "p blockIdx.x",
-            "thread (51) (3)",
-            "p b",
-            "c",
-            "p b",
-            "c",
-            args=(X,),
-        )
+        commands = "p b", "p blockIdx.x", "thread (51) (3)", "p b", "c", "p b", "c"
+        with executing(chunk_threads=1000 * 64):
+            printed = session(capsys, blocks.emulate[2000, 64], *commands, args=(X,))
         assert printed[0] == printed[1].replace("all 32 lanes", "lane 0") == "50  (lane 0)"
         assert printed[2].splitlines()[0] == "CTA 51, warp 0, lane 3"
         assert printed[3] == "51"

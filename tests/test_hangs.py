@@ -12,6 +12,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tests.hang_cases import ORDERS, message, publish, strong
 from tests.running import line_of
@@ -268,8 +269,6 @@ def test_an_interrupt_shows_where_everybody_stands(monkeypatch):
 
 @pytest.mark.parametrize("where", ["one chunk", "threads", "processes", "between cohorts"])
 def test_ctrl_c_shows_where_everybody_stands(where, monkeypatch, request):
-    monkeypatch.setattr(launch, "_workers", lambda _: 2)
-    monkeypatch.setattr(launch, "_is_long", lambda *_: where == "processes")
     run = busy.emulator("sm_90a")
     run[1, 64](np.zeros(64, np.int32), 1)
     if where == "between cohorts":
@@ -289,7 +288,8 @@ def test_ctrl_c_shows_where_everybody_stands(where, monkeypatch, request):
         request.addfinalizer(timer.cancel)  # a launch that ends early leaves no signal for other tests
         timer.start()
     blocks = 2000 if where in ("threads", "processes") else 2
-    with pytest.raises(KeyboardInterrupt) as error:
+    policy = executing(cores=2, processes=where == "processes")
+    with policy, pytest.raises(KeyboardInterrupt) as error:
         run[blocks, 64](np.zeros(64, np.int32))
     text = str(error.value)
     assert text.startswith("interrupted") and f"in the loop at {__file__}:" in text

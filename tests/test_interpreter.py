@@ -15,7 +15,7 @@ from tensorcore_dsl.errors import (
     OutOfBounds,
     Uninitialised,
 )
-from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, run
+from tensorcore_dsl.interpreter import EmulatedLaunch, GlobalPointer, compile_program, launch
 from tensorcore_dsl.ir.nodes import Part
 from tensorcore_dsl.isa.effects import Effect
 from tests.kit import (
@@ -328,9 +328,10 @@ class TestMistakes:
             with pytest.raises(ArgumentError, match=message):
                 b.run(1, **options)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match=r"has 1 parameters \(n\), 0 values given"):
-            run(b.kernel, (1, 1, 1), (32, 1, 1), [], arch="sm_80")
+            EmulatedLaunch(b.kernel, (1, 1, 1), (32, 1, 1), [], arch="sm_80").run()
         with pytest.raises(ArgumentError, match="is a list, not a NumPy array"):
-            run(b.kernel, (1, 1, 1), (32, 1, 1), [GlobalPointer([1], "n")], arch="sm_80")  # type: ignore[arg-type]
+            array = GlobalPointer([1], "n")  # type: ignore[arg-type]
+            EmulatedLaunch(b.kernel, (1, 1, 1), (32, 1, 1), [array], arch="sm_80").run()
 
 
 class TestChunks:

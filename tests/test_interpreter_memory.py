@@ -9,7 +9,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
-from tensorcore_dsl.interpreter import GlobalPointer, run
+from tensorcore_dsl.interpreter import EmulatedLaunch, GlobalPointer
 from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.ir.nodes import Address, Part
 from tensorcore_dsl.isa import reductions
@@ -86,7 +86,7 @@ class TestGlobal:
         a.flags.writeable = guilty != "array"
         pointer = GlobalPointer(a, "a", writable=guilty != "argument")
         with pytest.raises(EmulationError, match="read-only memory: global store of 4 bytes"):
-            run(b.kernel, (1, 1, 1), (32, 1, 1), [pointer], arch="sm_80")
+            EmulatedLaunch(b.kernel, (1, 1, 1), (32, 1, 1), [pointer], arch="sm_80").run()
         assert not a.any()
 
     def test_strides_and_overlap(self):

@@ -14,6 +14,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, OutOfBounds
 from tensorcore_dsl.interpreter import compile_program, launch
+from tensorcore_dsl.interpreter.core.policy import ExecutionPolicy, executing
 from tensorcore_dsl.interpreter.core.program import Program
 from tests.emulation_scripts import ended, interrupted, start
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, Builder, u64
@@ -70,22 +71,22 @@ print(peak() - before)
         for block in (1, 32, 33, 64):
             b = Builder(("out", u64))
             b.op(CTAID)
-            b.run(np.zeros(4, np.uint32), grid=launch.MAX_THREADS * 2, block=block, workers=64)
+            b.run(np.zeros(4, np.uint32), grid=ExecutionPolicy.chunk_threads * 2, block=block, workers=64)
         assert sizes[0] == sizes[1] and sizes[2] == sizes[3] == sizes[0] // 2
-        assert sizes[0] * 32 <= launch.MAX_THREADS
+        assert sizes[0] * 32 <= ExecutionPolicy.chunk_threads
 
     @pytest.mark.thorough
     def test_large_chunks_need_no_large_stack(self):
         """Chunks grow with the processors; a thread has 512 KiB of stack on some systems."""
         code = """
-from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core import policy
 
 @tc.kernel
 def copy(x, y):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     y[i] = x[i] + 1.0
 
-launch.cores = lambda: 64
+policy.current = policy.ExecutionPolicy(cores=64)
 threading.stack_size(1 << 18)
 for block in (1, 32, 256):
     x, y = np.arange(1 << 17, dtype=np.float32), np.zeros(1 << 17, np.float32)
@@ -123,11 +124,11 @@ for block in (1, 32, 256):
             (104, 4, 8, [32, 32, 32, 8]),
         ],
     )
-    def test_workers_have_as_many_blocks(self, ctas, workers, cluster, sizes, monkeypatch):
+    def test_workers_have_as_many_blocks(self, ctas, workers, cluster, sizes):
         """Blocks of 256 threads, of which a chunk may have 128."""
-        monkeypatch.setattr(launch, "MAX_THREADS", 128 * 256)
         program = compile_program(Builder(("a", u64)).kernel)
-        size, at_once = launch._chunks(program, ctas, 256, workers, cluster, 0, apart=True)
+        with executing(chunk_threads=128 * 256):
+            size, at_once = launch._chunks(program, ctas, 256, workers, cluster, 0, apart=True)
         assert at_once == workers
         assert [min(size, ctas - at) for at in range(0, ctas, size)] == sizes
 

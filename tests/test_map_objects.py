@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl.errors import EmulationError, OutOfBounds, Race
-from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core.policy import executing
 from tests import map_kernels as kernels
 
 RNG = np.random.default_rng(3)
@@ -105,11 +105,10 @@ def test_the_assembler_takes_the_kernel():
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_a_later_launch_reads_maps(checks, monkeypatch):
+def test_a_later_launch_reads_maps(checks):
     """Without checks it has worker processes, which see the arrays at other addresses."""
     x, y, maps = RNG.random((8, 32), np.float32), np.zeros((8, 32), np.float32), kernels.room_for_maps(8)
     kernels.maps_of_rows.emulator("sm_90a", checks=checks)[8, 32](maps, x)
-    monkeypatch.setattr(launch, "_workers", lambda _: 2)
-    monkeypatch.setattr(launch, "_is_long", lambda *_: True)
-    kernels.rows_by_maps.emulator("sm_90a", checks=checks)[8, 32](y, maps, x)
+    with executing(cores=2, processes=True):
+        kernels.rows_by_maps.emulator("sm_90a", checks=checks)[8, 32](y, maps, x)
     assert np.array_equal(y, x)

@@ -16,6 +16,7 @@ from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.memory_pool import LEAST, MOST, zeros
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tests.fuzz.ways import dirty
 
@@ -75,9 +76,10 @@ def test_no_more_is_kept_than_allowed():
 
 
 @pytest.fixture
-def one_core(monkeypatch):
+def one_core():
     """One chunk after the other, in this process."""
-    monkeypatch.setattr(launch, "cores", lambda: 1)
+    with executing(cores=1):
+        yield
 
 
 @tc.kernel

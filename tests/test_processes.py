@@ -28,6 +28,7 @@ from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.interpreter import launch, processes
 from tensorcore_dsl.interpreter.arena import Arena
 from tensorcore_dsl.interpreter.core import memory_pool
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
@@ -52,10 +53,9 @@ def three(monkeypatch):
         made.append(count)
         return run(self, chunk, jobs, count, *more)
 
-    monkeypatch.setattr(launch, "cores", lambda: 3)
-    monkeypatch.setattr(launch, "_is_long", lambda *_: True)
     monkeypatch.setattr(ProcessPool, "run", noted)
-    return made
+    with executing(cores=3, processes=True):
+        yield made
 
 
 def matrices(kind: str, *shapes: tuple[int, int]) -> list[np.ndarray]:
@@ -181,15 +181,15 @@ class TestLaunches:
         assert not launch._is_long(program, 100, 32, large)
         assert launch._is_long(program, 1000, 32, large)
 
-    def test_shorter_ones_where_processes_wait(self, monkeypatch):
+    def test_shorter_ones_where_processes_wait(self):
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(32)), 1)
-        monkeypatch.setattr(launch, "cores", lambda: 2)
         programs = [compile_program(b.kernel) for _ in range(2)]
         for program in programs:
             program.seconds = 0.1
         assert not launch._is_long(programs[0], 1, 32, [])
-        b.run(np.zeros(320, np.uint32), grid=10, block=32, program=programs[0])
+        with executing(cores=2):
+            b.run(np.zeros(320, np.uint32), grid=10, block=32, program=programs[0])
         for program in (*programs, compile_program(b.kernel)):
             program.seconds = 0.1
             assert launch._is_long(program, 1, 32, []) == (program in programs[:2])
@@ -203,9 +203,8 @@ class TestLaunches:
     def test_an_interrupt_ends_all(self, grid):
         text = interrupted(f"""
 import os
-from tensorcore_dsl.interpreter import launch
-launch.cores = lambda: 2
-launch._is_long = lambda *_: True
+from tensorcore_dsl.interpreter.core import policy
+policy.current = policy.ExecutionPolicy(cores=2, processes=True)
 print('ready', flush=True)
 try:
     emulate({grid}, 2**31 - 1)

@@ -3,6 +3,7 @@ accesses, within a block and between blocks, for shared and for global memory.""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.interpreter.regions import code
+from tensorcore_dsl.interpreter.core.policy import executing
 
 WRITER, ISSUER = "writers", "issuer"  # who fences, rightly
 
@@ -259,13 +260,9 @@ def loads_then_copy(x, out, fence: tc.Const):
 
 
 @pytest.mark.parametrize("fence", [False, True])
-def test_loads_in_a_loop_before_a_bulk_copy_overwrites_them(fence, monkeypatch):
-    monkeypatch.setattr(code, "COMPILE_COST", 0)  # the loop is compiled before its first round
+def test_loads_in_a_loop_before_a_bulk_copy_overwrites_them(fence):
     x, out = np.ones((1, 64), np.int32), np.zeros(64, np.int32)
-    launch = loads_then_copy.emulator("sm_90a")[1, 64]
-    if fence:
-        launch(x, out, fence=fence)
-        assert out[0] == sum(range(20)) + 1
-    else:
-        with pytest.raises(EmulationError, match="fence"):
-            launch(x, out, fence=fence)
+    refused = nullcontext() if fence else pytest.raises(EmulationError, match="fence")
+    with refused, executing(compile_cost=0):  # the loop is compiled before its first round
+        loads_then_copy.emulator("sm_90a")[1, 64](x, out, fence=fence)
+    assert not fence or out[0] == sum(range(20)) + 1

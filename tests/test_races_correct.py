@@ -11,7 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
-from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.sanitizer import access_history
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.races import Races
@@ -546,9 +546,9 @@ def test_serial_numbers_are_given_anew(monkeypatch):
     monkeypatch.setattr(
         LaunchHistory, "retire", lambda history, races: (turns.append(history.turn), retire(history, races))
     )
-    monkeypatch.setattr(launch, "cores", lambda: 2)
     x = zeros(96 * 128)
-    reversals.emulator("sm_90a")[96, 128](x, 64)
+    with executing(cores=2):
+        reversals.emulator("sm_90a")[96, 128](x, 64)
     assert max(turns) > 4
     assert (x == 64).all()
 

@@ -3,23 +3,19 @@ place."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.interpreter import launch
-from tensorcore_dsl.interpreter.core.team import Team
-from tensorcore_dsl.interpreter.execution.machine import Machine
-from tensorcore_dsl.interpreter.regions import code
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.regions import run as regions
-from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS
-from tensorcore_dsl.kernel import specialisation
+from tensorcore_dsl.interpreter.regions.plan import PRODUCTS
 from tensorcore_dsl.numerics.plans import without_blocks
 from tensorcore_dsl.numerics.products import Uses
 from tests.fragment_kernels import F16, F64, S8, TF32, short
+from tests.fuzz.ways import options
 
 BLOCKS, THREADS, SIZE = 5, 96, 128
 FAR = 1000  # beyond a tile
@@ -85,7 +81,7 @@ def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tup
         for i in range(12):  # of a warp in every second turn
             x[3 * THREADS + 1 + 3 * i] = (-1) ** i * 2.0**126
     out, error, report, ran = np.zeros(BLOCKS * THREADS, wide), None, None, 0
-    execute, execute_at = regions.execute, Machine.execute_at
+    execute = regions.execute
 
     def counted(machine: Any, frames: Any, code: Any, region: Any, *more: Any) -> Any:
         nonlocal ran
@@ -93,19 +89,16 @@ def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tup
         return execute(machine, frames, code, region, *more)
 
     given = {"wrong": (), "unwritten": (-1, 0), "skipped": THREADS, "more": 0} | constants
-    with pytest.MonkeyPatch.context() as patch:
+    policy: dict[str, Any] = {"alone": {"regions": False}, "shared": {"cores": 4, "shared_work": 1}}.get(
+        ways, {}
+    )
+    # Processes might run a region, uncounted.
+    one_core = executing(compile_cost=0, processes=False, cores=1)
+    with pytest.MonkeyPatch.context() as patch, one_core, executing(**policy):
         patch.setattr(regions, "execute", counted)
-        patch.setattr(code, "COMPILE_COST", 0)
-        plain = partial(specialisation.run, races=ways == "races")
-        patch.setattr(specialisation, "run", lambda *x, **named: plain(*x, **named | plain.keywords))
-        patch.setattr(launch, "cores", lambda: 4 if ways == "shared" else 1)
-        patch.setattr(launch, "_is_long", lambda *given: False)  # else processes might run it, uncounted
-        if ways == "alone":
-            patch.setattr(Machine, "execute_at", lambda self, level: execute_at(self, NONE))
-        if ways == "shared":
-            patch.setattr(Team, "part", 1)
         try:
-            report = chain.emulator("sm_90a")[BLOCKS, THREADS](a, b, x, out, mma=mma, **given)
+            with options(races=ways == "races"):
+                report = chain.emulator("sm_90a")[BLOCKS, THREADS](a, b, x, out, mma=mma, **given)
         except tc.EmulationError as found:
             error = type(found), str(found), str(found.loc)
     counts = None if report is None else (report.instructions, report.bytes)

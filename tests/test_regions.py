@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.interpreter.execution.machine import Machine
-from tensorcore_dsl.interpreter.regions import code
-from tensorcore_dsl.interpreter.regions.plan import NONE
+from tensorcore_dsl.interpreter.core.policy import executing
 
 BLOCKS, COUNT = 3, 256
 
@@ -248,12 +246,9 @@ def outcome(
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, COUNT), np.float32)
     out, error, report = np.zeros(COUNT, np.float32), None, None
-    with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as warned:
+    policy = executing(compile_cost=0, regions=not single)  # there is code before the first step
+    with policy, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        patch.setattr(code, "COMPILE_COST", 0)  # there is code before the first step
-        if single:
-            execute_at = Machine.execute_at
-            patch.setattr(Machine, "execute_at", lambda self, level: execute_at(self, NONE))
         blocks = 2 if kernel in CLUSTERS else BLOCKS if threads < 128 else 1
         launch = kernel.emulator("sm_90a", checks=checks)[blocks, threads]
         try:

@@ -13,22 +13,25 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.errors import TensorCoreError
-from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core import team
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.core.team import Team
 
 
+@pytest.fixture
+def any_work_is_shared():
+    with executing(shared_work=1):
+        yield
+
+
 @pytest.fixture(params=[1, 3, 16])
-def cores(request, monkeypatch):
+def cores(request, any_work_is_shared):
     """So many cores, of which each takes a part of every step, and one chunk at a time."""
-    monkeypatch.setattr(launch, "cores", lambda: request.param)
-    monkeypatch.setattr(launch, "THREADED_CHUNKS", 1)
-    monkeypatch.setattr(Team, "part", 1)
-    return int(request.param)
+    with executing(cores=request.param, threaded_chunks=1):
+        yield request.param
 
 
-def test_parts_are_in_order_and_miss_nothing(monkeypatch):
-    monkeypatch.setattr(Team, "part", 1)
+def test_parts_are_in_order_and_miss_nothing(any_work_is_shared):
     with Team(4) as four:
         parts = four.share(10, 1, lambda first, stop, number: (first, stop, number))
         assert parts == [(0, 2, 0), (2, 5, 1), (5, 7, 2), (7, 10, 3)]
@@ -39,8 +42,7 @@ def test_parts_are_in_order_and_miss_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("granted", [0, 1, 3])
-def test_the_system_may_refuse_threads(granted, monkeypatch):
-    monkeypatch.setattr(Team, "part", 1)
+def test_the_system_may_refuse_threads(granted, monkeypatch, any_work_is_shared):
     left, start = [granted], threading.Thread.start
 
     def refused(thread: threading.Thread) -> None:
@@ -62,8 +64,7 @@ def test_little_work_is_not_divided():
         assert four.share(100, 10, lambda *given: given) == [(0, 100, 0)]
 
 
-def test_an_error_of_any_part_is_raised(monkeypatch):
-    monkeypatch.setattr(Team, "part", 1)
+def test_an_error_of_any_part_is_raised(any_work_is_shared):
 
     def work(first: int, stop: int, number: int) -> None:
         if number == 2:
@@ -73,9 +74,8 @@ def test_an_error_of_any_part_is_raised(monkeypatch):
         four.share(8, 1, work)
 
 
-def test_interrupts_leave_nobody_at_work(monkeypatch):
+def test_interrupts_leave_nobody_at_work(monkeypatch, any_work_is_shared):
     """Their memory is freed behind an interrupt, also behind one that comes while others work."""
-    monkeypatch.setattr(Team, "part", 1)
     begun, ended = threading.Event(), list[int]()
     wait = team._Job.wait
     interrupts = iter([KeyboardInterrupt("first"), KeyboardInterrupt("second")])
@@ -120,10 +120,8 @@ def test_products_have_the_same_bits(kind, arch, cores):
 
 
 def _alone(a: Any, b: Any, arch: str, options: dict[str, Any]) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "cores", lambda: 1)
-        with tc.target("cpu", arch):
-            return kernels.gemm(a, b, **options)
+    with executing(cores=1), tc.target("cpu", arch):
+        return kernels.gemm(a, b, **options)
 
 
 @tc.kernel(threads=128)

@@ -4,7 +4,7 @@ from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
-from tensorcore_dsl.interpreter.launch import run
+from tensorcore_dsl.interpreter.launch import EmulatedLaunch
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
 
-__all__ = ["GlobalPointer", "Program", "Report", "compile_program", "emulate", "run"]
+__all__ = ["EmulatedLaunch", "GlobalPointer", "Program", "Report", "compile_program", "emulate"]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, lru_cache
 from itertools import count
 from math import prod
@@ -22,7 +22,7 @@ from tensorcore_dsl.environment.processors import cache_bytes, cores
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter import processes
 from tensorcore_dsl.interpreter.arena import Arena
-from tensorcore_dsl.interpreter.core import memory_pool
+from tensorcore_dsl.interpreter.core import memory_pool, policy
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry, PerRank
 from tensorcore_dsl.interpreter.core.program import Program, word
@@ -59,7 +59,6 @@ CHUNK, ROLES_CHUNK = 4096, 1 << 15
 # Below these sizes the cost of each step outweighs another worker.
 MIN_CHUNK, MIN_ROLES_CHUNK = 2048, 8192
 WAITING_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other, or all resident CTAs
-MAX_THREADS = 1 << 18  # of a chunk
 # Bytes of registers of a chunk. Kernels that multiply matrices keep the registers in memory.
 REGISTERS, MATRIX_REGISTERS = 1 << 25, 1 << 21
 SUM_CACHES = 1.5  # second-level caches that hold the accumulators of all warps of a chunk
@@ -72,160 +71,150 @@ MIN_SECONDS_NEW_WORKERS, MIN_SECONDS_IDLE_WORKERS = 0.3, 0.05
 COPY_RATE = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
 MIN_LONG_THREADS = 1 << 15  # A first launch of at least these threads counts as long.
 STEP_COST = 0.25  # fixed cost of the steps of a chunk, in times of the largest chunk
-THREADED_CHUNKS = 2  # chunks that run at a time in threads: more would wait for the interpreter's lock
 QUEUED_CHUNKS = 4  # chunks for each worker that run or wait to run
 
 
-def run(  # noqa: PLR0913
-    kernel: Kernel,
-    grid: Dim3,
-    block: Dim3,
-    arguments: Sequence[Any],
-    *,
-    arch: str,
-    dynamic_shared: int = 0,
-    checks: bool = True,
-    program: Program | None = None,
-    workers: int | None = None,
-    profile: bool = False,
-    cluster: Dim3 | None = None,
-    order: Order | None = None,
-    observers: Sequence[Observer] = (),
-    races: bool = False,
-    limit: int | None = None,
-    cooperative: bool = False,
-    recorder: Recorder | None = None,
-    queued: Queued | None = None,
-    overlap: Overlap | None = None,
-    devices: int = 1,
-) -> Report:
-    """Run `kernel`, which writes the arrays of `GlobalPointer`s among `arguments` in place.
-
-    Memory does not grow with the grid. An error in one chunk ends the others at once, and so does
-    Ctrl-C.
-
-    arguments: a value for each parameter of the kernel, a `TensorMapArgument` for a tensor map.
-    Arrays may stand before these; kernels reach them by addresses that are numbers.
-    program: the result of `compile_program`. None: it is compiled here.
-    cluster: CTAs of a cluster, where the kernel does not fix them.
-    checks: False leaves only the checks of bounds.
-    order: the schedule, or its seed. None: the default order.
-    observers: the debugger and the recorder of a debug build; chunks then run one after the other.
-    races: whether to look for accesses that nothing orders.
-    limit: maximal iterations of a loop in a chunk, summed over groups of threads that run it apart.
-    None: a loop ends when about 2**18 iterations have changed registers only.
-    cooperative: LaunchError unless the device holds all CTAs at a time.
-    recorder: records the first CTAs for a timeline.
-    queued: the place in a stream, for races with launches that may run at the same time.
-    overlap: runs the launch together with others; it is asked before each step.
-    devices: each one runs the grid, with its own values of the `PerRank` arguments.
-    workers: chunks that run at a time. None: one for each core.
-    """
-    if program is None:
-        program = compile_program(kernel, varying(arguments))
-    target = archs.arch(arch)
-    _check_launch(kernel, grid, block, dynamic_shared)
-    shared = kernel.shared_bytes + dynamic_shared
-    target.check_shared(kernel.name, shared)
-    cluster = _cluster(kernel, grid, cluster)
-    most = resident(target, prod(block), shared)
-    if cooperative and prod(grid) > most:
-        raise LaunchError(
-            f"a cooperative launch of {prod(grid)} CTAs: {target} holds at most {most} CTAs of "
-            f"{prod(block)} threads and {shared} bytes of shared memory at a time"
-        )
-    if 0 in grid:
-        return Report()
-    launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
-    align = kernel.dynamic if dynamic_shared else 1
-    # Of several devices the clocks cover all CTAs, so chunks run one after the other.
-    polls = devices > 1 or any(loop.polls_global_memory for loop in program.loops.values())
-    coupled, waits = program.couplings
-    launch = _Launch(
-        program,
-        grid,
-        block,
-        arguments,
-        target.name,
-        -(-kernel.shared_bytes // align) * align,
-        dynamic_shared,
-        checks,
-        profile,
-        cluster,
-        coupled or polls,
-        limit,
-        most * devices if polls or waits else None,
-        order,
-        observers,
-        recorder,
-        overlap=overlap,
-        devices=devices,
-    )
-    most_workers = 1 if observers or overlap else _workers(workers)
-    races = races and checks
-    with ExitStack() as stack:
-        stack.enter_context(processes.launching())
-        stack.callback(memory_pool.forget, memory_pool.BETWEEN)
-        alone = races or launch.in_one_process
-        chunks = launch.divide(stack, most_workers, most * devices, polls, alone)
-        memory, _ = launch.memory
-        if races:
-            launch.history = LaunchHistory(
-                program, memory.spans(), coupled or devices > 1, memory.element, launched, earlier, devices
-            )
-        progress = stack.enter_context(ProgressLine(kernel.name, launch.ctas, quiet=bool(observers)))
-        total = launch.run(*chunks, progress)
-        if launched and launch.history:
-            launched.waits, launched.triggers = launch.history.waits, launch.history.triggers
-            launched.footprint = launch.history.footprint(memory.arrays())
-            launched.known = launch.history.known
-        return total
-
-
 @dataclass
-class _Launch(EagerDict):
-    """A launch: the data that its chunks share, and the threads or processes that run them.
+class EmulatedLaunch(EagerDict):
+    """A launch: what it runs, and the data that its chunks share.
 
-    A worker process makes `memory` anew, from the arrays that processes share, and has one thread.
+    `run` writes the arrays of `GlobalPointer`s among the arguments in place. A worker process makes
+    `memory` anew, from the arrays that processes share, and has one thread.
 
     Attributes
     ----------
-    static, dynamic : int
-        Bytes of shared memory of a CTA.
+    arguments : sequence
+        A value for each parameter of the kernel, a `TensorMapArgument` for a tensor map. Arrays may
+        stand before these; kernels reach them by addresses that are numbers.
+    checks : bool
+        False leaves only the checks of bounds.
+    program : Program or None
+        The result of `compile_program`. None: the kernel is compiled here.
+    workers : int or None
+        Chunks that run at a time. None: one for each core.
+    cluster : Dim3 or None
+        CTAs of a cluster, where the kernel does not fix them.
+    order : Order or None
+        The schedule, or its seed. None: the default order.
+    observers : sequence of Observer
+        The debugger and the recorder of a debug build; chunks then run one after the other.
+    races : bool
+        Whether to look for accesses that nothing orders.
+    limit : int or None
+        Maximal iterations of a loop in a chunk, summed over groups of threads that run it apart.
+        None: a loop ends when about 2**18 iterations have changed registers only.
+    cooperative : bool
+        LaunchError unless the device holds all CTAs at a time.
+    recorder : Recorder or None
+        Records the first CTAs for a timeline.
+    queued : Queued or None
+        The place in a stream, for races with launches that may run at the same time.
+    overlap : Overlap or None
+        Runs the launch together with others; it is asked before each step.
+    devices : int
+        Each one runs the grid, with its own values of the `PerRank` arguments.
+    static : int
+        Bytes of static shared memory of a CTA, set by `run` as are the next ones.
     ordered : bool
         CTAs see what others write.
     resident : int or None
         CTAs that run at a time, if CTAs wait for others.
     """
 
-    program: Program
+    kernel: Kernel
     grid: Dim3
     block: Dim3
     arguments: Sequence[Any]
+    _: KW_ONLY
     arch: str
-    static: int
-    dynamic: int
-    checks: bool
-    profile: bool
-    cluster: Dim3 | None
-    ordered: bool
-    limit: int | None
-    resident: int | None
-    order: Order | None
-    observers: Sequence[Observer]
-    recorder: Recorder | None
-    team: Team = ALONE
-    history: LaunchHistory | None = None
+    dynamic_shared: int = 0
+    checks: bool = True
+    program: Program | None = None
+    workers: int | None = None
+    profile: bool = False
+    cluster: Dim3 | None = None
+    order: Order | None = None
+    observers: Sequence[Observer] = ()
+    races: bool = False
+    limit: int | None = None
+    cooperative: bool = False
+    recorder: Recorder | None = None
+    queued: Queued | None = None
     overlap: Overlap | None = None
     devices: int = 1
+    static: int = field(default=0, init=False)
+    ordered: bool = field(default=False, init=False)
+    resident: int | None = field(default=None, init=False)
+    team: Team = field(default=ALONE, init=False)
+    history: LaunchHistory | None = field(default=None, init=False)
+
+    def run(self) -> Report:
+        """Run all CTAs. An error in one chunk ends the others at once, and so does Ctrl-C.
+
+        Memory does not grow with the grid.
+        """
+        kernel, grid, devices = self.kernel, self.grid, self.devices
+        program = self.program = self.program or compile_program(kernel, varying(self.arguments))
+        target = archs.arch(self.arch)
+        self.arch = target.name
+        _check_launch(kernel, grid, self.block, self.dynamic_shared)
+        shared = kernel.shared_bytes + self.dynamic_shared
+        target.check_shared(kernel.name, shared)
+        self.cluster = _cluster(kernel, grid, self.cluster)
+        most = resident(target, prod(self.block), shared)
+        if self.cooperative and prod(grid) > most:
+            raise LaunchError(
+                f"a cooperative launch of {prod(grid)} CTAs: {target} holds at most {most} CTAs of "
+                f"{prod(self.block)} threads and {shared} bytes of shared memory at a time"
+            )
+        if 0 in grid:
+            return Report()
+        launched, earlier = stream_launch(kernel.name, self.queued) if self.queued else (None, [])
+        align = kernel.dynamic if self.dynamic_shared else 1
+        self.static = -(-kernel.shared_bytes // align) * align
+        # Of several devices the clocks cover all CTAs, so chunks run one after the other.
+        polls = devices > 1 or any(loop.polls_global_memory for loop in program.loops.values())
+        coupled, waits = program.couplings
+        self.ordered = coupled or polls
+        self.resident = most * devices if polls or waits else None
+        most_workers = 1 if self.observers or self.overlap else _workers(self.workers)
+        races = self.races and self.checks
+        with ExitStack() as stack:
+            stack.enter_context(processes.launching())
+            stack.callback(memory_pool.forget, memory_pool.BETWEEN)
+            chunks = self.divide(stack, most_workers, most * devices, polls, races or self.in_one_process)
+            memory, _ = self.memory
+            if races:
+                self.history = LaunchHistory(
+                    program,
+                    memory.spans(),
+                    coupled or devices > 1,
+                    memory.element,
+                    launched,
+                    earlier,
+                    devices,
+                )
+            progress = ProgressLine(kernel.name, self.ctas, quiet=bool(self.observers))
+            total = self.run_chunks(*chunks, stack.enter_context(progress))
+            if launched and self.history:
+                launched.waits, launched.triggers = self.history.waits, self.history.triggers
+                launched.footprint = self.history.footprint(memory.arrays())
+                launched.known = self.history.known
+            return total
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "memory"}
+        kept_here = ("memory", "kernel", "queued")
+        return {k: v for k, v in vars(self).items() if k not in kept_here}
 
     @cached_property
     def memory(self) -> tuple[Arguments, list[Any]]:
         """The arrays, and the values of the kernel's parameters."""
-        return _parameters(self.program.kernel, self.arguments)
+        return _parameters(self._program.kernel, self.arguments)
+
+    @property
+    def _program(self) -> Program:
+        assert self.program is not None, "`run` sets it"
+        return self.program
 
     @property
     def ctas(self) -> int:
@@ -246,24 +235,24 @@ class _Launch(EagerDict):
         stack: receives the contexts of processes and threads. Other arguments as for `_chunks`;
         alone: there are no processes.
         """
-        program, pool = self.program, None
+        program, pool = self._program, None
         threads = -(-prod(self.block) // program.unit) * program.unit
         # A process has one thread: fewer CTAs than cores run in threads, which share the steps.
         is_spread = not alone and 1 < workers <= self.ctas
         if is_spread and _is_long(program, self.ctas, threads, self.arguments):
             pool, self.arguments = stack.enter_context(processes.pool(self.arguments))
         clusters = prod(self.cluster or (1,)) * self.devices
-        shared, apart = self.static + self.dynamic, pool is not None
+        shared, apart = self.static + self.dynamic_shared, pool is not None
         size, at_once = _chunks(program, self.ctas, threads, workers, clusters, shared, most, polls, apart)
         self.team = stack.enter_context(Team(1 if pool else workers - at_once + 1))
         return pool, size, at_once
 
-    def run(
+    def run_chunks(
         self, pool: processes.ProcessPool | None, size: int, at_once: int, progress: ProgressLine
     ) -> Report:
         """Run all chunks as `divide` chose."""
-        began, first, total, stop = _seconds(), 0, Report(), Event()
-        if pool and self.program.seconds is None:  # each worker would load the loops
+        began, first, total, stop, program = _seconds(), 0, Report(), Event(), self._program
+        if pool and program.seconds is None:  # each worker would load the loops
             first = min(prod(self.cluster or (1,)), self.ctas)
             total += self(0, first, stop)
             progress.advance(first)
@@ -271,29 +260,29 @@ class _Launch(EagerDict):
         run = pool.run if pool and at_once > 1 else _run_chunks
         jobs = ((at, min(size, self.ctas - at)) for at in range(first, self.ctas, size))
         total += run(self, jobs, at_once, stop, progress.advance)
-        self.program.seconds = (_seconds() - began) * at_once / self.ctas
+        program.seconds = (_seconds() - began) * at_once / self.ctas
         return total
 
     def __call__(self, first: int, ctas: int, stop: Event) -> Report:
         """Run a chunk of CTAs, from the first one on, until an event is set."""
-        (memory, parameters), recorder = self.memory, self.recorder
+        (memory, parameters), recorder, program = self.memory, self.recorder, self._program
         geometry = Geometry(
             self.grid,
             self.block,
             first,
             ctas,
             self.static,
-            self.dynamic,
-            self.program.unit,
+            self.dynamic_shared,
+            program.unit,
             self.cluster,
-            self.program.ranked,
+            program.ranked,
             self.devices,
         )
         # With checks nobody reads what has not been written.
         memory_of = memory_pool.empty if self.checks else memory_pool.zeros
-        shared = memory_of((ctas, self.static + self.dynamic))
+        shared = memory_of((ctas, self.static + self.dynamic_shared))
         ctx = ExecutionContext(
-            self.program,
+            program,
             geometry,
             memory,
             SharedStorage(shared, self.checks),
@@ -374,7 +363,7 @@ def _note_places(error: KeyboardInterrupt, pending: Iterable[Future[Report]]) ->
 
 def _workers(requested: int | None) -> int:
     if requested is None:
-        return min(cores(), MAX_WORKERS)
+        return min(policy.current.cores or cores(), MAX_WORKERS)
     is_int = isinstance(requested, int) and not isinstance(requested, bool)
     if not is_int or not 1 <= requested <= MAX_WORKERS:
         raise ArgumentError(f"workers is {requested!r}; 1 to {MAX_WORKERS} are allowed")
@@ -476,10 +465,9 @@ def _chunks(
 
     threads: of a CTA, rounded up to whole warps or warpgroups, as they take room.
     most: CTAs that the device holds at a time. polls: a loop waits for what others write.
-    apart: each worker is a process, which runs a chunk of its own; threads run THREADED_CHUNKS, and share
-    the steps of these.
+    apart: each worker is a process, which runs a chunk of its own; threads share the steps of few chunks.
     """
-    at_once = workers if apart else THREADED_CHUNKS
+    at_once = workers if apart else policy.current.threaded_chunks
     order_matters, waits = program.couplings
     if order_matters or polls:
         workers = 1
@@ -493,7 +481,7 @@ def _chunks(
             usual = min(usual, max(int(SUM_CACHES * cache_bytes()) // program.sum_bytes, MIN_CHUNK))
         usual *= max(workers // at_once, 1)  # each step is shared by so many
         room = MATRIX_REGISTERS if program.sum_bytes else REGISTERS
-        wanted = min(max(usual, room // max(program.register_bytes, 1)), MAX_THREADS)
+        wanted = min(max(usual, room // max(program.register_bytes, 1)), policy.current.chunk_threads)
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)
         smallest, workers = 0 if apart else least // threads, min(workers, at_once)
         each = max(-(-ctas // workers), smallest)
@@ -535,6 +523,8 @@ def _is_long(program: Program, ctas: int, threads: int, arguments: Sequence[Any]
     The time of a CTA is that of the program's last launch. A first launch is long if it has many
     threads that multiply matrices in loops.
     """
+    if policy.current.processes is not None:
+        return policy.current.processes
     if program.seconds is not None:
         least = MIN_SECONDS_IDLE_WORKERS if processes.has_idle_workers(program) else MIN_SECONDS_NEW_WORKERS
         return program.seconds * ctas >= least + Arena.room(arguments) / COPY_RATE

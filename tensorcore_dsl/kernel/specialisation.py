@@ -20,7 +20,7 @@ from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.frontend.compile import compile_kernel
-from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
+from tensorcore_dsl.interpreter import EmulatedLaunch, GlobalPointer, Program, Report, compile_program
 from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.interpreter.debugging.debugger import Debugger
 from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_enabled
@@ -196,7 +196,7 @@ class Specialisation(EagerDict):
                 values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
             if group is not None:
                 program = self._program_of_devices(ir, varying(values))
-            report = run(
+            report = EmulatedLaunch(
                 ir,
                 config.grid,
                 config.block,
@@ -216,7 +216,7 @@ class Specialisation(EagerDict):
                 queued=queued,
                 overlap=overlap,
                 devices=1 if group is None else group.count,
-            )
+            ).run()
         if recorder.wanted:
             report.trace = recorder.trace
         if timed is not None and not config.is_empty:

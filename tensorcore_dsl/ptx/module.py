@@ -24,7 +24,7 @@ from tensorcore_dsl.errors import (
     listing,
     public,
 )
-from tensorcore_dsl.interpreter import Report, compile_program, run
+from tensorcore_dsl.interpreter import EmulatedLaunch, Report, compile_program
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
 from tensorcore_dsl.interpreter.scheduling.orders import Order
@@ -330,8 +330,8 @@ class PtxKernel(ForeignKernel):
             values[:0] = pointers
             session = current_session()
             checks = self.checks or session is not None
-            launch = partial(
-                run,
+            prepared = partial(
+                EmulatedLaunch,
                 self.ir,
                 config.grid,
                 config.block,
@@ -345,15 +345,15 @@ class PtxKernel(ForeignKernel):
                 races=checks,
                 order=session.order if session and self.order is None else self.order,
             )
-            launch = partial(_told, launch, self.ir.foreign)
+            launch = partial(_told, prepared, self.ir.foreign)
             with system_library.full_heap_told(self.name, self.module._memory):
                 return session.run(self.name, launch) if session else launch()
 
 
-def _told(launch: Callable[[], Report], language: str) -> Report:
+def _told(launch: Callable[[], EmulatedLaunch], language: str) -> Report:
     """Launch a kernel; errors advise what its language has."""
     try:
-        return launch()
+        return launch().run()
     except EmulationError as error:
         error.args = (translated(error.message, language),)
         (error.message,) = error.args

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -22,9 +22,8 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.checking.session import checking
-from tensorcore_dsl.interpreter import launch, processes
-from tensorcore_dsl.interpreter.core.team import Team
-from tensorcore_dsl.interpreter.regions import code
+from tensorcore_dsl.interpreter import EmulatedLaunch, processes
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.kernel import specialisation
 from tensorcore_dsl.numerics.plans import without_blocks
 from tests.fuzz import product_cases
@@ -32,56 +31,37 @@ from tests.fuzz import product_cases
 ARCHS = ("sm_90a", "sm_90a", "sm_90a", "sm_80")
 BIG = 1 << 19  # multiply-adds from which the slow ways are left out
 SLOW = ("order", "loops")
-CHUNKS = ("CHUNK", "ROLES_CHUNK", "MIN_CHUNK", "MIN_ROLES_CHUNK", "MAX_THREADS", "MATRIX_REGISTERS")
 
 
 @contextmanager
 def options(**given: Any) -> Iterator[None]:
-    """Launches have these options of `interpreter.run`."""
-    run = specialisation.run
-    with patch.object(specialisation, "run", lambda *args, **named: run(*args, **named | given)):
-        yield
+    """Launches have these fields of `EmulatedLaunch`."""
 
+    def launch(*args: Any, **named: Any) -> EmulatedLaunch:
+        return EmulatedLaunch(*args, **named | given)
 
-@contextmanager
-def small_chunks() -> Iterator[None]:
-    """One cluster is a chunk, and the cores are four, whatever they are."""
-    with ExitStack() as stack:
-        for name in CHUNKS:
-            stack.enter_context(patch.object(launch, name, 1))
-        stack.enter_context(patch.object(launch, "cores", lambda: 4))
+    with patch.object(specialisation, "EmulatedLaunch", launch):
         yield
 
 
 @contextmanager
 def apart() -> Iterator[None]:
     """All launches that may run in processes do, three of them; those of other ways do not."""
-    with (
-        patch.dict(os.environ),
-        patch.object(launch, "cores", lambda: 3),
-        patch.object(launch, "_is_long", lambda *_: True),
-    ):
+    with patch.dict(os.environ), executing(cores=3, processes=True):
         os.environ.pop(processes.VARIABLE, None)
         yield
 
 
 @contextmanager
-def shared(chunks: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
+def shared(**policy: Any) -> Iterator[None]:
     """Four threads share all steps that can be shared, and take turns as often as they can."""
     interval = sys.getswitchinterval()
-    with chunks(), patch.object(launch, "cores", lambda: 4), patch.object(Team, "part", 1):
+    with executing(cores=4, shared_work=1, **policy):
         sys.setswitchinterval(1e-6)
         try:
             yield
         finally:
             sys.setswitchinterval(interval)
-
-
-@contextmanager
-def in_regions() -> Iterator[None]:
-    """All code is compiled at once, and four threads share the blocks."""
-    with shared(), patch.object(code, "COMPILE_COST", 0):
-        yield
 
 
 @contextmanager
@@ -107,11 +87,11 @@ def ordered(seed: int) -> Iterator[None]:
 
 WAYS: dict[str, Callable[[int], AbstractContextManager[Any]]] = {
     "alone": lambda seed: options(workers=1),
-    "chunks": lambda seed: small_chunks(),
+    "chunks": lambda seed: executing(cores=4, chunk_threads=1),
     "processes": lambda seed: apart(),
     "shared": lambda seed: shared(),
-    "shared chunks": lambda seed: shared(small_chunks),
-    "regions": lambda seed: in_regions(),
+    "shared chunks": lambda seed: shared(chunk_threads=1),
+    "regions": lambda seed: shared(compile_cost=0),
     "dirty": lambda seed: dirty(),
     "unchecked": lambda seed: options(checks=False),
     "races": lambda seed: checking(collect=False),

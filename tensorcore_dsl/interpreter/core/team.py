@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core import policy
+
 OPERATION_COST, ACCESS_COST = 0.5, 8.0  # nanoseconds of a thread, estimated
 
 
@@ -78,11 +80,7 @@ class Team:
 
     Their work is compiled loops, which release the interpreter's lock. One chunk uses the pool at a
     time; the others execute their loops alone meanwhile.
-
-    part: nanoseconds of work that are worth another thread.
     """
-
-    part = 300_000
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -99,7 +97,7 @@ class Team:
 
         cost: nanoseconds of a unit, roughly. number: that of the part, below their number.
         """
-        parts = min(self.size, count, int(count * cost / self.part))
+        parts = min(self.size, count, int(count * cost / policy.current.shared_work))
         if parts < 2 or not self._used.acquire(blocking=False):
             return [work(0, count, 0)]
         try:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from tensorcore_dsl import errors
+from tensorcore_dsl.interpreter.core import policy
 from tensorcore_dsl.interpreter.core.chunk import WARP, Cohort
 from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, Step
 from tensorcore_dsl.interpreter.core.registers import RegisterFile
@@ -25,7 +26,7 @@ from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
 from tensorcore_dsl.interpreter.regions.frame import Frame, Rest, Witness
-from tensorcore_dsl.interpreter.regions.plan import ALL, ALONE, SHOWN
+from tensorcore_dsl.interpreter.regions.plan import ALL, ALONE, NONE, SHOWN
 from tensorcore_dsl.interpreter.regions.run import with_regions
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
@@ -112,7 +113,8 @@ class Machine:
         self.scheduler, self.observers = scheduler, observers
         # Orders other than the default one may part threads between two accesses.
         alone = ctx.tally.profile or scheduler is not None or (detector and detector.swizzles)
-        self.execute_at(ALONE if alone else ALL if detector is None else SHOWN)
+        level = ALONE if alone else ALL if detector is None else SHOWN
+        self.execute_at(level if policy.current.regions else NONE)
         self._missing = BoundedCache()  # with the masks, so that their id() stays theirs
         self.rounds = self.budget = 0
         self.marked = (0, 0)

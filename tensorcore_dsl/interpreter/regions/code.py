@@ -14,14 +14,15 @@ from typing import Any
 from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.environment.processors import without_collections
+from tensorcore_dsl.interpreter.core import policy
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.regions import emit, layout, memory
 from tensorcore_dsl.interpreter.regions.plan import Region
 from tensorcore_dsl.lowering import forms, machine
 from tensorcore_dsl.numerics import lanes
 
-# Nanoseconds of a step, of each of its threads, and to compile a micro-operation. Measured on an EPYC.
-STEP_COST, THREAD_COST, COMPILE_COST = 20_000, 3, 120_000
+# Nanoseconds of a step, and of each of its threads. Measured on an EPYC.
+STEP_COST, THREAD_COST = 20_000, 3
 # Code of at most so many micro-operations is compiled at level PLAIN, which takes PLAIN_COST times as long.
 # Loops of arithmetic then take two thirds of the time, and other code 0.85 to 1 times as long.
 PLAIN_MICRO_OPS, PLAIN_COST = 128, 3
@@ -73,7 +74,7 @@ class Code:
                 self._asked = True
                 self._name = self._loaded(self._key()) or ""
             self._spent += micro_ops * (STEP_COST + threads * THREAD_COST)
-            if not self._name and self._spent >= COMPILE_COST * self._work:
+            if not self._name and self._spent >= policy.current.compile_cost * self._work:
                 self._name = self._compiled()
         return bool(self._name)
 
