@@ -1,4 +1,9 @@
-"""The two families of kernels, and which problems each of them can run."""
+"""The two families of kernels, and which problems each of them can run.
+
+"sm80" are the kernels with mma.sync, and those without tensor cores, in kernels/ampere; for f64 on
+Hopper also hopper/f64_gemm.py. Their configuration is an AmpereConfig. "sm90" are the kernels with
+wgmma and TMA in kernels/hopper. Their configuration is a HopperConfig.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.problem.recording import is_recording
 
-# Name of a family -> class of its configurations: "sm80" uses mma.sync, "sm90" wgmma and TMA.
+# Name of a family -> class of its configurations.
 FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
 # Type in which the elements of A and B are multiplied -> kernel.
 SM80: dict[tc.DType, Any] = {
