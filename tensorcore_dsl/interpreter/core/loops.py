@@ -76,11 +76,10 @@ class Loop(EagerDict):
 
     @cached_property
     def deciding(self) -> list[nodes.Value]:
-        """The values which the loop writes and on which depends where its threads go, what they
-        access and what others see of them. Scalars come first.
+        """Loop-written values that control flow, addresses or visible stores depend on; scalars first.
 
-        Where none of them has changed since the last iteration, nor what the loop reads, the next
-        iteration does the same again. It may store other words, to the same addresses.
+        If they and the words that the loop reads have not changed since the last iteration, the next
+        iteration repeats it. It may store other words, but to the same addresses.
         """
         roots: set[nodes.Value] = set()
         for node in self._nodes:

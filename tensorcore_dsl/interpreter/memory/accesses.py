@@ -19,7 +19,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses
-from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN
+from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN, StoreEquality
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import classify, reductions
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
@@ -100,33 +100,27 @@ class WordMemory(ABC):
             return None
         instr = self.chunk.instruction(self.chunk.at_step)
         strong = instr is not None and classify.is_strong(instr)
-        same = None if values is None else partial(self._same, addresses, mask, values)
-        return detector.words(_MEMORIES[self.space], verb, addresses, mask, size, same, strong=strong)
+        equality = None if values is None else partial(self._equality, addresses, mask, values)
+        return detector.words(_MEMORIES[self.space], verb, addresses, mask, size, equality, strong=strong)
 
-    def _same(
-        self, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compare what the threads of `mask` store to one place: return (T,) bool three times.
-
-        A thread's first value: all threads store its value there. Second: memory holds the value
-        already. Third: a lower lane of its warp stores the value there.
-        """
+    def _equality(self, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray) -> StoreEquality:
+        """Compare what the threads of `mask` store."""
         active = np.flatnonzero(mask)
         locations = self.location(addresses)[active]
-        agree, held, repeats = np.zeros((3, mask.size), np.bool_)
+        agree, unchanged, repeated = np.zeros((3, mask.size), np.bool_)
         _, first, which = np.unique(locations, return_index=True, return_inverse=True)
         equal = (values[:, active] == values[:, active[first[which]]]).all(axis=0)
         agree[active] = np.bincount(which, weights=~equal)[which] == 0
         in_warps = np.stack([which, active // WARP])
         _, first, which = np.unique(in_warps, axis=1, return_index=True, return_inverse=True)
         leader = active[first[which.ravel()]]
-        repeats[active] = (leader != active) & (values[:, active] == values[:, leader]).all(axis=0)
+        repeated[active] = (leader != active) & (values[:, active] == values[:, leader]).all(axis=0)
         self.quiet, checks, self.chunk.checks = True, self.chunk.checks, False
         with suppress(EmulationError):
             old = self.load_words(mask, addresses, values.dtype.itemsize, values.shape[0])
-            held = mask & (old == values).all(axis=0)
+            unchanged = mask & (old == values).all(axis=0)
         self.quiet, self.chunk.checks = False, checks
-        return agree, held, repeats
+        return StoreEquality(agree, unchanged, repeated)
 
     def signal(self, addresses: np.ndarray, mask: np.ndarray, old: np.ndarray | None = None) -> None:
         """Let a strong access order what comes before and after it.

@@ -172,8 +172,8 @@ def _is_quiet(
     which: OWN or GLOBAL memory, by addresses that are `wide`.
     """
     memories = native.named_at(memory, KIND)
-    h = memories.book
-    if h[NEXT] >= h[END] or (which == GLOBAL and h[EARLIER] != 0):
+    book = memories.book
+    if book[NEXT] >= book[END] or (which == GLOBAL and book[EARLIER] != 0):
         return False
     at, count = memories.own_places.ctypes.data, memories.own_places.shape[0]
     if which == GLOBAL:
@@ -181,12 +181,12 @@ def _is_quiet(
     places = native.array_at(at, (count, ITEMS), np.int64)
     kind = STORE if stores else LOAD
     where = Where(which, places, memories.table, memories.peers, memories.group)
-    h[SINCE] = ALWAYS
+    book[SINCE] = ALWAYS
     if which == OWN:
-        if not stores and logs_load(h, where, step, addresses, lanes, first, size):
+        if not stores and logs_load(book, where, step, addresses, lanes, first, size):
             return True
-        note_loads(h, where)
-    if not has_nodes(h) or (which == OWN and h[LOGGED] != 0):
+        note_loads(book, where)
+    if not has_nodes(book) or (which == OWN and book[LOGGED] != 0):
         return False
     words, at = np.empty(32, np.uint64), addresses
     if not wide:
@@ -195,15 +195,15 @@ def _is_quiet(
             words[lane] = np.uint64(peek32(addresses + 4 * lane))
     # Stores are noted by the detector itself where it has something to report: first, all are
     # checked. To have noted some loads does no harm.
-    serial = new_serial(h, step, first)
-    if touches_row(h, where, kind, serial, at, lanes, first, size):
+    serial = new_serial(book, step, first)
+    if touches_row(book, where, kind, serial, at, lanes, first, size):
         return True
     quiet, todo = True, CHECK if stores else CHECK | NOTE
     while quiet and todo != 0:
-        conflict = touch_warp(h, where, kind, todo, serial, at, lanes, first, size)
-        quiet = conflict == 0 and h[FOUNDS] == 0
+        conflict = touch_warp(book, where, kind, todo, serial, at, lanes, first, size)
+        quiet = conflict == 0 and book[FOUNDS] == 0
         todo = CHECK | NOTE if todo == CHECK else 0
-    h[FOUNDS] = 0
+    book[FOUNDS] = 0
     return quiet
 
 

@@ -54,11 +54,12 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
 
 
 def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[RegisterUse]) -> Run:
-    """The steps of `region` for threads that start at one of its positions.
+    """The function that executes `region` for threads that enter it at position `at`.
 
-    `alone` executes the first of them. It is used where other threads stand at one of the next
-    positions, and where some threads have not written what is read, so that errors are the same.
-    uses: what the steps use of the registers of asynchronous products.
+    alone: the fallback, which executes the one step at `at`. It runs when the region cannot be
+    entered: threads wait at a position inside it; it needs whole warps and some lanes are missing;
+    threads have not written a register that it reads, or its products are not computed in blocks;
+    its code is not compiled yet. uses: registers of asynchronous products that the steps use.
     """
     end, reads = region.end, region.reads[at]
     entry = [block.start for block in region.blocks].index(at)

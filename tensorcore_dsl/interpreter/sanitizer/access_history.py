@@ -62,21 +62,37 @@ WROTE, READ, TOGETHER, UNFENCED_WRITE, UNFENCED_READ, ASK = 1, 2, 3, 4, 5, 8
 WHAT, THREAD, PLACE, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
 POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = range(7)  # of `places`
 
-# What the compiled functions see of the history, as one array of int64: numbers, and the real
-# addresses of arrays. NEXT, END: the next serial number and the end of the page. WHO: uint32 by
-# serial number, step << WARP_BITS | warp. OWNER: uint32 by page, the chunk that has it. NODES:
-# (n, 3) uint32: serial number, lanes (0: asynchronous), code of the rest. NEXT_NODE, END_NODE:
-# like NEXT. MEMORY: (MEMO,) uint32, nodes by hash. STRONG: uint8 by step, 0 for weak instructions,
-# else bytes of a scalar | ATOMIC, if it is, | scope << SIZE_BITS. CHUNK: the number of the chunk.
-# WARPS: of a cluster; CTA_WARPS: of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM,
-# COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `vector_clocks.Rows`, with
-# the bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
-# EARLIER: not 0 while accesses to global memory may meet those of earlier launches. DEVICES: their
-# clusters take turns. LOG: uint32 rows, each a load of a warp from shared memory. LOGGED rows are in use,
-# and the history has the first NOTED of them.
-NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
-COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
-SINCE, EARLIER, DEVICES, LOG, LOGGED, NOTED, LENGTH = range(20, 27)
+# The *book* is what compiled functions see of the history: one array of int64, which holds numbers
+# and the real addresses of arrays. Its items:
+(
+    NEXT,  # the next serial number
+    END,  # the end of the page of serial numbers
+    WHO,  # address of uint32 by serial number: step << WARP_BITS | warp
+    OWNER,  # address of uint32 by page: the chunk that has it
+    NODES,  # address of (n, 3) uint32: serial number, lanes (0: asynchronous), code of the rest
+    NEXT_NODE,  # the next free node
+    END_NODE,  # the end of the nodes that the chunk may take
+    MEMORY,  # address of (MEMO,) uint32: nodes by hash
+    STRONG,  # address of uint8 by step: 0 (weak), or bytes of a scalar | ATOMIC | scope << SIZE_BITS
+    CHUNK,  # the number of the chunk
+    WARPS,  # warps of a cluster
+    COUPLED,  # 1 if clusters may wait for each other
+    FOUND,  # address of (ROOM, COLUMNS) int64: the conflicts
+    FOUNDS,  # rows of FOUND in use
+    KNOWN,  # address of `vector_clocks.Rows.known`
+    ROW_BYTES,  # bytes of a row of KNOWN
+    VECTOR_BYTES,  # bytes of a vector of KNOWN
+    FLOOR,  # address of `vector_clocks.Rows.floor`
+    ROW_OF,  # address of `vector_clocks.Rows.row_of`
+    CTA_WARPS,  # warps of a CTA
+    SINCE,  # writes with greater serial numbers are always in conflict
+    EARLIER,  # not 0 while accesses to global memory may meet those of earlier launches
+    DEVICES,  # devices whose clusters take turns
+    LOG,  # address of uint32 rows: each a load of a warp from shared memory
+    LOGGED,  # rows of LOG in use
+    NOTED,  # rows of LOG, from the first on, that the history has
+    LENGTH,  # items of the book
+) = range(27)
 ROOM = 4096
 # Columns of the log. COUNT: 1 if all lanes have the first address, else 32.
 LOG_SERIAL, LOG_LANES, LOG_SIZE, LOG_COUNT, LOG_ADDRESSES = range(5)
@@ -84,6 +100,24 @@ LOG_COLUMNS, LOG_ROOM = LOG_ADDRESSES + 32, 1 << 16
 SIZE_BITS, ATOMIC = 6, 1 << 5
 NON_COHERENT = 255  # in the place of a strength
 CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE, SYSTEM_SCOPE = range(4)
+
+
+class StoreEquality(NamedTuple):
+    """What the threads of a store write, compared; (T,) bool each.
+
+    Attributes
+    ----------
+    agree : array
+        All threads that store to the same location store this thread's value.
+    unchanged : array
+        Memory holds this thread's value already.
+    repeated : array
+        A lower lane of the warp stores the same value to the same location.
+    """
+
+    agree: np.ndarray
+    unchanged: np.ndarray
+    repeated: np.ndarray
 
 
 class Actor(NamedTuple):
@@ -114,115 +148,115 @@ class Actor(NamedTuple):
 
 
 @inlined
-def _who(h: Any, serial: int) -> int:
-    who: int = int(peek32(h[WHO] + 4 * serial))
+def _who(book: Any, serial: int) -> int:
+    who: int = int(peek32(book[WHO] + 4 * serial))
     return who
 
 
 @inlined
-def _ours(h: Any, serial: int) -> bool:
+def _ours(book: Any, serial: int) -> bool:
     """Tell whether an access was made in this chunk."""
-    ours: bool = int(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) == h[CHUNK]
+    ours: bool = int(peek32(book[OWNER] + 4 * (serial >> PAGE_BITS))) == book[CHUNK]
     return ours
 
 
 @inlined
-def _known(h: Any, vector: int, row: int, column: int) -> int:
-    at = h[KNOWN] + vector * h[VECTOR_BYTES] + row * h[ROW_BYTES] + 4 * column
+def _known(book: Any, vector: int, row: int, column: int) -> int:
+    at = book[KNOWN] + vector * book[VECTOR_BYTES] + row * book[ROW_BYTES] + 4 * column
     known: int = int(peek32(at))
     return known
 
 
 @inlined
-def _node(h: Any, node: int, item: int) -> int:
-    value: int = int(peek32(h[NODES] + 12 * node + 4 * item))
+def _node(book: Any, node: int, item: int) -> int:
+    value: int = int(peek32(book[NODES] + 12 * node + 4 * item))
     return value
 
 
 @compiled
-def order_of(h: Any, by: Any, serial: int, lanes: int, vector: int) -> int:
+def order_of(book: Any, by: Any, serial: int, lanes: int, vector: int) -> int:
     """1: the access happened before what is done now; 0: it did not; 2: ask `foreign`.
 
     by: the `Actor`. lanes: of the earlier access, 0 for an asynchronous operation. vector: ORDER, or
     one of the fenced ones.
     """
-    order, before = int(_order_for(h, by, by.row, serial, lanes, vector)), by.row
+    order, before = int(_order_for(book, by, by.row, serial, lanes, vector)), by.row
     for warp in range(1, 4 if by.whole else 1):
-        row = int(peek64(h[ROW_OF] + 8 * (by.thread + 32 * warp)))
+        row = int(peek64(book[ROW_OF] + 8 * (by.thread + 32 * warp)))
         if order == 1 and row != before:
-            order = int(_order_for(h, by, row, serial, lanes, vector))
+            order = int(_order_for(book, by, row, serial, lanes, vector))
         before = row
     return order
 
 
 @compiled
-def _order_for(h: Any, by: Any, row: int, serial: int, lanes: int, vector: int) -> int:
+def _order_for(book: Any, by: Any, row: int, serial: int, lanes: int, vector: int) -> int:
     """`order_of` for threads that know a row of the clocks."""
     thread = by.thread
-    if by.local and lanes != 0 and vector == 0 and serial <= int(peek32(h[FLOOR] + 4 * row)):
+    if by.local and lanes != 0 and vector == 0 and serial <= int(peek32(book[FLOOR] + 4 * row)):
         return 1
-    if not by.local and not _ours(h, serial):
-        return 2 if h[COUPLED] else 0
-    warp, warps = _who(h, serial) & WARP_MASK, h[WARPS]
+    if not by.local and not _ours(book, serial):
+        return 2 if book[COUPLED] else 0
+    warp, warps = _who(book, serial) & WARP_MASK, book[WARPS]
     if warp // warps != thread // 32 // warps:
-        return 2 if h[COUPLED] else 0
+        return 2 if book[COUPLED] else 0
     if lanes == 0:
-        return 1 if _known(h, 0, row, _who(h, serial + 1)) >= serial else 0
+        return 1 if _known(book, 0, row, _who(book, serial + 1)) >= serial else 0
     alone = by.mine if warp == thread // 32 else 0
     column = warp % warps * 32
     while lanes != 0:
         lane = lowest_bit(lanes)
-        if alone != 1 << lane and _known(h, 0, row, column + lane) < serial:
+        if alone != 1 << lane and _known(book, 0, row, column + lane) < serial:
             return 0
-        if vector != 0 and _known(h, vector, row, column + lane) < serial:
+        if vector != 0 and _known(book, vector, row, column + lane) < serial:
             return 0
         lanes &= lanes - 1
     return 1
 
 
 @compiled
-def report(h: Any, what: int, thread: int, place: int, serial: int, lanes: int) -> None:
+def report(book: Any, what: int, thread: int, place: int, serial: int, lanes: int) -> None:
     """Add a row to `found`, while there is room."""
-    if h[FOUNDS] < ROOM:
-        at = h[FOUND] + 8 * COLUMNS * h[FOUNDS]
+    if book[FOUNDS] < ROOM:
+        at = book[FOUND] + 8 * COLUMNS * book[FOUNDS]
         poke64(at, np.uint64(what))
         poke64(at + 8 * THREAD, np.uint64(thread))
         poke64(at + 8 * PLACE, np.uint64(place))
         poke64(at + 8 * SERIAL, np.uint64(serial))
         poke64(at + 8 * LANES, np.uint64(lanes))
-        h[FOUNDS] += 1
+        book[FOUNDS] += 1
 
 
 @inlined
-def first_of(h: Any, code: int) -> tuple[int, int, int]:
+def first_of(book: Any, code: int) -> tuple[int, int, int]:
     """The first access of a code: its serial number and lanes, and the code of the rest."""
     kind, serial = code & KIND, code >> LANE_BITS
     if kind == CHAIN:
-        return _node(h, serial, 0), _node(h, serial, 1), _node(h, serial, 2)
+        return _node(book, serial, 0), _node(book, serial, 1), _node(book, serial, 2)
     lanes = FULL if kind == ALL else 0 if kind == ASYNC else 1 << (kind & 31)
     return serial, lanes, 0
 
 
 @compiled
-def compatible(h: Any, by: Any, serial: int) -> bool:
+def compatible(book: Any, by: Any, serial: int) -> bool:
     """Tell whether both accesses are strong, of one size, with scopes that include each other."""
-    who = _who(h, serial)
-    earlier = int(peek8(h[STRONG] + (who >> WARP_BITS)))
+    who = _who(book, serial)
+    earlier = int(peek8(book[STRONG] + (who >> WARP_BITS)))
     if by.strong == 0 or (by.strong ^ earlier) & (ATOMIC - 1):
         return False
     scope = min(by.strong, earlier) >> SIZE_BITS
     warp, here = who & WARP_MASK, by.thread // 32
-    if (warp // h[WARPS] - here // h[WARPS]) % h[DEVICES] != 0:
+    if (warp // book[WARPS] - here // book[WARPS]) % book[DEVICES] != 0:
         return bool(scope == SYSTEM_SCOPE)
-    if not _ours(h, serial):
+    if not _ours(book, serial):
         return bool(scope >= GPU_SCOPE)
-    if warp // h[CTA_WARPS] == here // h[CTA_WARPS]:
+    if warp // book[CTA_WARPS] == here // book[CTA_WARPS]:
         return True
-    return bool(scope >= (CLUSTER_SCOPE if warp // h[WARPS] == here // h[WARPS] else GPU_SCOPE))
+    return bool(scope >= (CLUSTER_SCOPE if warp // book[WARPS] == here // book[WARPS] else GPU_SCOPE))
 
 
 @compiled
-def examine(h: Any, by: Any, code: int, what: int, place: int, vector: int, reads: int) -> int:
+def examine(book: Any, by: Any, code: int, what: int, place: int, vector: int, reads: int) -> int:
     """Check an access against a code; 1 when something is in conflict, which `found` names.
 
     vector: what must know of accesses through the generic proxy. reads: the code of the reads of the
@@ -231,62 +265,62 @@ def examine(h: Any, by: Any, code: int, what: int, place: int, vector: int, read
     newest, thread = True, by.thread
     while code != 0:
         kind = code & KIND
-        serial, lanes, code = first_of(h, code)
+        serial, lanes, code = first_of(book, code)
         if kind == MANY:
-            if by.strong >> SIZE_BITS >= GPU_SCOPE and compatible(h, by, serial):
+            if by.strong >> SIZE_BITS >= GPU_SCOPE and compatible(book, by, serial):
                 return 0
-            report(h, what, thread, place, serial, 0)
+            report(book, what, thread, place, serial, 0)
             return 1
-        order = order_of(h, by, serial, lanes, 0)
-        step = _who(h, serial) >> WARP_BITS
-        nc = what == READ and int(peek8(h[STRONG] + step)) == NON_COHERENT
-        if serial > h[SINCE] or nc:
-            report(h, what, thread, place, serial, lanes)
+        order = order_of(book, by, serial, lanes, 0)
+        step = _who(book, serial) >> WARP_BITS
+        nc = what == READ and int(peek8(book[STRONG] + step)) == NON_COHERENT
+        if serial > book[SINCE] or nc:
+            report(book, what, thread, place, serial, lanes)
             return 1
         if order != 1:
-            observed = newest and what == WROTE and reads != 0 and _observed(h, by, serial, step, reads)
-            if not observed and not compatible(h, by, serial):
-                report(h, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
+            observed = newest and what == WROTE and reads != 0 and _observed(book, by, serial, step, reads)
+            if not observed and not compatible(book, by, serial):
+                report(book, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
                 if order == 0:
                     return 1
-        elif vector != 0 and lanes != 0 and order_of(h, by, serial, lanes, vector) == 0:
+        elif vector != 0 and lanes != 0 and order_of(book, by, serial, lanes, vector) == 0:
             unfenced = UNFENCED_WRITE if what == WROTE else UNFENCED_READ
-            report(h, unfenced, thread, place, serial, lanes)
+            report(book, unfenced, thread, place, serial, lanes)
             return 1
         newest = False
     return 0
 
 
 @compiled
-def _observed(h: Any, by: Any, serial: int, step: int, reads: int) -> bool:
+def _observed(book: Any, by: Any, serial: int, step: int, reads: int) -> bool:
     """Tell whether a read that happened before this access observed the last write, a strong one."""
-    if int(peek8(h[STRONG] + step)) == 0:
+    if int(peek8(book[STRONG] + step)) == 0:
         return False
     while reads != 0:
         kind = reads & KIND
-        read, lanes, reads = first_of(h, reads)
+        read, lanes, reads = first_of(book, reads)
         if kind == MANY or lanes == 0 or read < serial:
             continue
-        warp = _who(h, read) & WARP_MASK
-        if warp == by.thread // 32 and lanes & by.mine and _ours(h, read):
+        warp = _who(book, read) & WARP_MASK
+        if warp == by.thread // 32 and lanes & by.mine and _ours(book, read):
             return True
-        if order_of(h, by, read, lanes, 0) == 1:
+        if order_of(book, by, read, lanes, 0) == 1:
             return True
     return False
 
 
 @compiled
-def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
+def prepend(book: Any, serial: int, lanes: int, rest: int) -> Any:
     """The code of a chain: an access in front of `rest`."""
     if rest != 0 or (lanes & (lanes - 1) != 0 and lanes != FULL):
         key = (serial * 0x9E3779B1 ^ lanes * 0x85EBCA6B ^ rest * 0xC2B2AE35) >> 7 & (MEMO - 1)
-        node = int(peek32(h[MEMORY] + 4 * key))
-        same = node != 0 and _node(h, node, 0) == serial and _node(h, node, 1) == lanes
-        if same and _node(h, node, 2) == rest:
+        node = int(peek32(book[MEMORY] + 4 * key))
+        same = node != 0 and _node(book, node, 0) == serial and _node(book, node, 1) == lanes
+        if same and _node(book, node, 2) == rest:
             return node << LANE_BITS | CHAIN
-        if h[NEXT_NODE] < h[END_NODE]:
-            poke32(h[MEMORY] + 4 * key, np.uint32(h[NEXT_NODE]))
-            return linked(h, serial, lanes, rest)
+        if book[NEXT_NODE] < book[END_NODE]:
+            poke32(book[MEMORY] + 4 * key, np.uint32(book[NEXT_NODE]))
+            return linked(book, serial, lanes, rest)
         lanes = lanes & -lanes  # no room: only one of the accesses is kept
     if lanes == 0:
         return serial << LANE_BITS | ASYNC
@@ -296,14 +330,14 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
 
 
 @inlined
-def has_nodes(h: Any) -> bool:
+def has_nodes(book: Any) -> bool:
     """Tell whether there are nodes for the accesses of a warp, or no more to be had."""
-    enough: bool = h[NEXT_NODE] + NODES_OF_A_WARP <= h[END_NODE] or h[END_NODE] == NODE_ROOM
+    enough: bool = book[NEXT_NODE] + NODES_OF_A_WARP <= book[END_NODE] or book[END_NODE] == NODE_ROOM
     return enough
 
 
 @inlined
-def joins_chain(h: Any, code: int, serial: int) -> bool:
+def joins_chain(book: Any, code: int, serial: int) -> bool:
     """Tell whether a weak read of the own cluster joins a code without a look at it.
 
     Where many threads read the same places, chains are long, and mostly no read is ordered before
@@ -311,15 +345,15 @@ def joins_chain(h: Any, code: int, serial: int) -> bool:
     time, but change no result.
     """
     often: bool = serial * 0x9E3779B1 >> 20 & SELDOM != 0
-    return often and code & KIND == CHAIN and h[NEXT_NODE] < h[END_NODE]
+    return often and code & KIND == CHAIN and book[NEXT_NODE] < book[END_NODE]
 
 
 @inlined
-def linked(h: Any, serial: int, lanes: int, rest: int) -> int:
+def linked(book: Any, serial: int, lanes: int, rest: int) -> int:
     """The code of a new node, for which there must be room."""
-    node = h[NEXT_NODE]
-    h[NEXT_NODE] += 1
-    at = h[NODES] + 12 * node
+    node = book[NEXT_NODE]
+    book[NEXT_NODE] += 1
+    at = book[NODES] + 12 * node
     poke32(at, np.uint32(serial))
     poke32(at + 4, np.uint32(lanes))
     poke32(at + 8, np.uint32(rest))
@@ -328,7 +362,7 @@ def linked(h: Any, serial: int, lanes: int, rest: int) -> int:
 
 
 @compiled
-def added(h: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
+def added(book: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
     """The code after an access, without those before it that it stands for.
 
     A strong access stands for strong ones, as the next strong one is not in conflict with it. It
@@ -338,57 +372,61 @@ def added(h: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
 
     """
     first, kept, observes = code, 0, by.strong & ATOMIC != 0
-    if by.strong == 0 and by.local and joins_chain(h, code, serial):
-        return linked(h, serial, lanes, code)
+    if by.strong == 0 and by.local and joins_chain(book, code, serial):
+        return linked(book, serial, lanes, code)
     if observes:  # the last lane observes the others
         while lanes & (lanes - 1) != 0:
             lanes &= lanes - 1
     newest = True
     while code != 0:
         kind = code & KIND
-        old, there, code = first_of(h, code)
+        old, there, code = first_of(book, code)
         if kind == MANY:
             return first
         if old == serial and lanes != 0:
             lanes = max(lanes, there) if observes else lanes | there
             newest = False
             continue
-        order = order_of(h, by, old, there, 0)
-        weak = int(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0
-        if by.strong and weak and not (by.local and there != 0 and old <= int(peek32(h[FLOOR] + 4 * by.row))):
+        order = order_of(book, by, old, there, 0)
+        weak = int(peek8(book[STRONG] + (_who(book, old) >> WARP_BITS))) == 0
+        if (
+            by.strong
+            and weak
+            and not (by.local and there != 0 and old <= int(peek32(book[FLOOR] + 4 * by.row)))
+        ):
             order = 2
         elif observes and newest:
             order = 1
         newest = False
-        if order == 0 and not by.local and h[COUPLED] == 0 and _elsewhere(h, old, by.thread):
+        if order == 0 and not by.local and book[COUPLED] == 0 and _elsewhere(book, old, by.thread):
             return old << LANE_BITS | MANY
         if order != 1:
-            kept = prepend(h, old, there, kept)
-    return prepend(h, serial, lanes, kept)
+            kept = prepend(book, old, there, kept)
+    return prepend(book, serial, lanes, kept)
 
 
-def entries(h: np.ndarray, code: int) -> list[tuple[int, int]]:
+def entries(book: np.ndarray, code: int) -> list[tuple[int, int]]:
     """The serial numbers and lanes of the accesses of a code."""
     found = []
     while code:
-        serial, lanes, code = _split(h, code)
+        serial, lanes, code = _split(book, code)
         found.append((serial, lanes))
     return found
 
 
 @compiled
-def _split(h: Any, code: int) -> tuple[int, int, int]:
+def _split(book: Any, code: int) -> tuple[int, int, int]:
     """`first_of` for Python."""
-    return first_of(h, code)
+    return first_of(book, code)
 
 
 @compiled
-def _elsewhere(h: Any, serial: int, thread: int) -> bool:
+def _elsewhere(book: Any, serial: int, thread: int) -> bool:
     """Tell whether another cluster made an access."""
-    if not _ours(h, serial):
+    if not _ours(book, serial):
         return True
-    warp = _who(h, serial) & WARP_MASK
-    different: bool = warp // h[WARPS] != thread // 32 // h[WARPS]
+    warp = _who(book, serial) & WARP_MASK
+    different: bool = warp // book[WARPS] != thread // 32 // book[WARPS]
     return different
 
 
@@ -444,7 +482,7 @@ def _open_line(line: int, codes: int) -> None:
 
 @compiled_once
 def touch(
-    h: Any,
+    book: Any,
     by: Any,
     kind: int,
     todo: int,
@@ -476,22 +514,22 @@ def touch(
         if wrote != seen_writes or (read != seen_reads and stores):
             offset = granule << place[SHIFT]
             if todo & CHECK:
-                if wrote != 0 and examine(h, by, wrote, WROTE, offset, vector, read):
+                if wrote != 0 and examine(book, by, wrote, WROTE, offset, vector, read):
                     return 1
-                if stores and read != 0 and examine(h, by, read, READ, offset, vector, 0):
+                if stores and read != 0 and examine(book, by, read, READ, offset, vector, 0):
                     return 1
             if stores and todo & NOTE:
                 new_reads = 0
                 if kind == STRONG_STORE:
-                    new_writes = added(h, by, wrote, serial, lanes)
+                    new_writes = added(book, by, wrote, serial, lanes)
                     new_reads = read
                 elif wrote >> LANE_BITS == serial and wrote & KIND != CHAIN and lanes != 0 and todo & CHECK:
-                    report(h, TOGETHER, by.thread, offset, serial, lanes)
+                    report(book, TOGETHER, by.thread, offset, serial, lanes)
                     return 1
                 else:
-                    new_writes = prepend(h, serial, lanes & -lanes, 0)
+                    new_writes = prepend(book, serial, lanes & -lanes, 0)
         if not stores and read != seen_reads and todo & NOTE:
-            new_reads = added(h, by, read, serial, lanes)
+            new_reads = added(book, by, read, serial, lanes)
         seen_writes, seen_reads = wrote, read
         if todo & NOTE:
             if stores:
@@ -534,7 +572,7 @@ class Spans(NamedTuple):
 
 @compiled
 def touch_spans(
-    h: Any,
+    book: Any,
     kind: int,
     todo: int,
     strong: int,
@@ -553,27 +591,27 @@ def touch_spans(
     `Actor`. todo, vector: see `touch`. places: (memories, ITEMS). which: (n,), the memory of each.
     """
     at, count = first, operations.serials.size
-    while at < count and (at == first or (h[FOUNDS] < ROOM // 2 and has_nodes(h))):
+    while at < count and (at == first or (book[FOUNDS] < ROOM // 2 and has_nodes(book))):
         thread, place = operations.threads[at], places[which[at]]
         mine = 0 if whole else 1 << thread % 32
-        by = Actor(mine, thread, int(peek64(h[ROW_OF] + 8 * thread)), strong, local, whole)
+        by = Actor(mine, thread, int(peek64(book[ROW_OF] + 8 * thread)), strong, local, whole)
         serial, bounds, shift = operations.serials[at], spans.bounds[spans.rows[at]], place[SHIFT]
         at += 1
         for span in range(bounds.shape[0]):
             low = max(bounds[span, 0] * spans.unit, 0)
             high = min(bounds[span, 1] * spans.unit, place[LIMIT])
             if low < high and touch(
-                h, by, kind, todo, place, low >> shift, high - 1 >> shift, serial, 0, vector
+                book, by, kind, todo, place, low >> shift, high - 1 >> shift, serial, 0, vector
             ):
                 return at
     return at
 
 
 @compiled
-def mark(h: Any, mask: Any, step: int) -> None:
+def mark(book: Any, mask: Any, step: int) -> None:
     """Give a serial number to a synchronisation of each warp of `mask`."""
     for first in range(0, mask.size, 32):
         if mask[first : first + 32].any():
             who = step << WARP_BITS | first // 32
-            poke32(h[WHO] + 4 * h[NEXT], np.uint32(who))
-            h[NEXT] += 1
+            poke32(book[WHO] + 4 * book[NEXT], np.uint32(who))
+            book[NEXT] += 1

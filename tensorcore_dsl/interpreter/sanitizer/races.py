@@ -37,7 +37,6 @@ from tensorcore_dsl.isa import advice, classify
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
 
-Same = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray]]
 Spans = history.Spans
 Operations = history.Operations
 ALWAYS = 1 << 62
@@ -215,7 +214,7 @@ class Races(HappensBefore):
         addresses: np.ndarray,
         mask: np.ndarray,
         size: int,
-        same: Same | None = None,
+        equality: Callable[[], history.StoreEquality] | None = None,
         *,
         strong: bool = False,
         todo: int = history.CHECK | history.NOTE,
@@ -224,12 +223,11 @@ class Races(HappensBefore):
     ) -> Callable[[], None] | None:
         """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
 
-        same: (T,) bool three times: do all threads that store to one place store the same, does memory
-        hold that already, does a lower lane of the warp store it there? step: where it is, if not the
-        running one. since: it has gone on since this serial number.
+        equality: compares what a store writes. step: the step of the accesses, if not the running one.
+        since: the accesses have gone on since this serial number.
         """
         kind = (history.STORE if verb == "store" else history.LOAD) + 2 * strong
-        same = same and cache(same)
+        equality = equality and cache(equality)
         at = self.chunk.at_step if step is None else step
         if self.swizzles is not None and memory != history.GLOBAL and todo & history.NOTE:
             self.swizzles.words(verb, addresses, mask, size, at, self.peers)
@@ -249,7 +247,7 @@ class Races(HappensBefore):
             return bool(book[history.FOUNDS])
 
         def judge() -> race_report.RaceFinding | None:
-            return self._judge(memory, kind, at, same, place, start, since)
+            return self._judge(memory, kind, at, equality, place, start, since)
 
         def place(thread: int) -> tuple[int, np.ndarray]:
             return self._base(memory, thread, int(addresses[thread])), mask & (addresses == addresses[thread])
@@ -257,11 +255,11 @@ class Races(HappensBefore):
         if not touch(todo, mask, since):
             return None
         finding = judge()
-        if finding is not None and finding.mild and same is not None:
+        if finding is not None and finding.mild and equality is not None:
             # The search has stopped at the first one: look among the threads that store different
             # values, then among those that change what memory holds.
-            agree, held, repeats = same()
-            for differ in (mask & ~repeats & ~agree, mask & ~repeats & ~(agree & held)):
+            agree, unchanged, repeated = equality()
+            for differ in (mask & ~repeated & ~agree, mask & ~repeated & ~(agree & unchanged)):
                 second = judge() if finding.mild and touch(todo, differ, since) else None
                 finding = finding if second is None or second.mild else second
         if todo & history.NOTE and (finding is None or finding.mild):
@@ -290,7 +288,7 @@ class Races(HappensBefore):
         memory: int,
         kind: int,
         step: int,
-        same: Same | None,
+        equality: Callable[[], history.StoreEquality] | None,
         place: Callable[[int], tuple[int, np.ndarray | None]],
         start: int = history.SERIALS,
         since: int = ALWAYS,
@@ -310,13 +308,13 @@ class Races(HappensBefore):
                 lanes = 1 << self.inits[serial] % WARP
             equal = False
             base, together = place(thread)
-            if same is not None and what == history.WROTE:
-                agree, held, _ = same()
+            if equality is not None and what == history.WROTE:
+                agree, unchanged, _ = equality()
                 ours = int(self.launch.owner[serial // PAGE]) == self.number
-                equal = bool(agree[thread] and (held[thread] or (ours and serial >= start)))
-            if same is not None and together is not None and what == history.TOGETHER:
+                equal = bool(agree[thread] and (unchanged[thread] or (ours and serial >= start)))
+            if equality is not None and together is not None and what == history.TOGETHER:
                 warp = slice(thread // WARP * WARP, (thread // WARP + 1) * WARP)
-                equal = np.count_nonzero(together[warp] & ~same()[2][warp]) == 1
+                equal = np.count_nonzero(together[warp] & ~equality().repeated[warp]) == 1
             last = WARP * self.warp_of(serial) + lanes.bit_length() - 1
             if together is not None and last == thread:  # name another one of those
                 thread = int(np.flatnonzero(together[: thread // WARP * WARP + WARP])[-1])

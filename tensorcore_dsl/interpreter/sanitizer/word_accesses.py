@@ -107,7 +107,7 @@ class Where(NamedTuple):
 
 @compiled
 def touch_words(
-    h: Any, where: Any, kind: int, todo: int, step: int, addresses: Any, active: Any, size: int
+    book: Any, where: Any, kind: int, todo: int, step: int, addresses: Any, active: Any, size: int
 ) -> int:
     """The accesses of `size` bytes by the active threads; 1 after a conflict.
 
@@ -119,38 +119,38 @@ def touch_words(
             continue
         for lane in range(32):
             lanes |= int(active[first + lane]) << lane
-        serial = new_serial(h, step, first)
-        if todo == CHECK | NOTE and touches_row(h, where, kind, serial, at, lanes, first, size):
+        serial = new_serial(book, step, first)
+        if todo == CHECK | NOTE and touches_row(book, where, kind, serial, at, lanes, first, size):
             continue
-        if touch_warp(h, where, kind, todo, serial, at, lanes, first, size):
+        if touch_warp(book, where, kind, todo, serial, at, lanes, first, size):
             return 1
     return 0
 
 
 @inlined
-def new_serial(h: Any, step: int, first: int) -> int:
+def new_serial(book: Any, step: int, first: int) -> int:
     """The serial number of an access by the warp that begins with thread `first`."""
-    serial = h[NEXT]
-    h[NEXT] += 1
-    poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
+    serial = book[NEXT]
+    book[NEXT] += 1
+    poke32(book[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
     number: int = serial
     return number
 
 
 @inlined
-def _strength(h: Any, serial: int) -> int:
+def _strength(book: Any, serial: int) -> int:
     """The strength of the instruction of an access."""
-    strong: int = int(peek8(h[STRONG] + (int(peek32(h[WHO] + 4 * serial)) >> WARP_BITS)))
+    strong: int = int(peek8(book[STRONG] + (int(peek32(book[WHO] + 4 * serial)) >> WARP_BITS)))
     return strong
 
 
 @compiled
-def logs_load(h: Any, where: Any, step: int, addresses: int, lanes: int, first: int, size: int) -> bool:
+def logs_load(book: Any, where: Any, step: int, addresses: int, lanes: int, first: int, size: int) -> bool:
     """Log a load by a warp from the memory of its CTA, whose writes all threads know, instead of noting it.
 
     Most loads are never noted, as the CTA meets before it stores there. addresses: 32 bits each.
     """
-    if h[LOGGED] == LOG_ROOM or int(peek8(h[STRONG] + step)) != 0 or not _know_the_same(h, first):
+    if book[LOGGED] == LOG_ROOM or int(peek8(book[STRONG] + step)) != 0 or not _know_the_same(book, first):
         return False
     place, low, high, bits = where.places[first // where.group], FULL, 0, 0
     if lanes == FULL:
@@ -161,7 +161,7 @@ def logs_load(h: Any, where: Any, step: int, addresses: int, lanes: int, first: 
             low, high, bits = min(low, address), max(high, address), bits | address
     if bits & (size - 1) != 0 or high + size > place[LIMIT]:
         return False
-    floor, known = int(peek32(h[FLOOR] + 4 * int(peek64(h[ROW_OF] + 8 * first)))), True
+    floor, known = int(peek32(book[FLOOR] + 4 * int(peek64(book[ROW_OF] + 8 * first)))), True
     granules = place[SHIFT] + LINE_BITS
     for line in range(low >> granules, (high + size - 1 >> granules) + 1):
         code = int(peek32(place[POINTER_LINES] + 8 * line))
@@ -175,47 +175,47 @@ def logs_load(h: Any, where: Any, step: int, addresses: int, lanes: int, first: 
     if not known:
         return False
     count = 1 if native.has_stride32(addresses, 0) else 32
-    at = h[LOG] + 4 * LOG_COLUMNS * h[LOGGED]
+    at = book[LOG] + 4 * LOG_COLUMNS * book[LOGGED]
     poke32(at + 4 * LOG_ADDRESSES, peek32(addresses))
     for lane in range(0, 32 if count == 32 else 0, 4):
         native.copy16(at + 4 * (LOG_ADDRESSES + lane), addresses + 4 * lane)
-    poke32(at, np.uint32(new_serial(h, step, first)))
+    poke32(at, np.uint32(new_serial(book, step, first)))
     poke32(at + 4 * LOG_LANES, np.uint32(lanes))
     poke32(at + 4 * LOG_SIZE, np.uint32(size))
     poke32(at + 4 * LOG_COUNT, np.uint32(count))
-    h[LOGGED] += 1
+    book[LOGGED] += 1
     return True
 
 
 @compiled
-def note_loads(h: Any, where: Any) -> None:
+def note_loads(book: Any, where: Any) -> None:
     """Note the loads of the log while there are nodes for them."""
     words = np.empty(32, np.uint64)
-    while h[NOTED] < h[LOGGED] and has_nodes(h):
-        at = h[LOG] + 4 * LOG_COLUMNS * h[NOTED]
+    while book[NOTED] < book[LOGGED] and has_nodes(book):
+        at = book[LOG] + 4 * LOG_COLUMNS * book[NOTED]
         serial, lanes, size = int(peek32(at)), int(peek32(at + 4 * LOG_LANES)), int(peek32(at + 4 * LOG_SIZE))
         count = int(peek32(at + 4 * LOG_COUNT))
         for lane in range(32):
             words[lane] = np.uint64(peek32(at + 4 * (LOG_ADDRESSES + lane % count)))
-        addresses, first = words.ctypes.data, (int(peek32(h[WHO] + 4 * serial)) & WARP_MASK) * 32
-        if not touches_row(h, where, LOAD, serial, addresses, lanes, first, size):
-            touch_warp(h, where, LOAD, CHECK | NOTE, serial, addresses, lanes, first, size)
-        h[NOTED] += 1
-    if h[NOTED] == h[LOGGED]:
-        h[NOTED] = h[LOGGED] = 0
+        addresses, first = words.ctypes.data, (int(peek32(book[WHO] + 4 * serial)) & WARP_MASK) * 32
+        if not touches_row(book, where, LOAD, serial, addresses, lanes, first, size):
+            touch_warp(book, where, LOAD, CHECK | NOTE, serial, addresses, lanes, first, size)
+        book[NOTED] += 1
+    if book[NOTED] == book[LOGGED]:
+        book[NOTED] = book[LOGGED] = 0
 
 
 @compiled_once
 def touches_row(
-    h: Any, where: Any, kind: int, serial: int, addresses: int, active: int, first: int, size: int
+    book: Any, where: Any, kind: int, serial: int, addresses: int, active: int, first: int, size: int
 ) -> bool:
     """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
     conflict with them; else nothing is done."""
     memory, places = where.memory, where.places
-    weak = _strength(h, serial) == 0 and kind in (LOAD, STORE)
+    weak = _strength(book, serial) == 0 and kind in (LOAD, STORE)
     alike = kind == LOAD and native.has_stride64(addresses, 0)
     even = active == FULL and memory != CLUSTER and (alike or native.has_stride64(addresses, size))
-    if not even or not weak or not _know_the_same(h, first):
+    if not even or not weak or not _know_the_same(book, first):
         return False
     which, offset = _located(where, int(peek64(addresses)), first)
     if which < 0 or offset < 0:
@@ -230,30 +230,38 @@ def touches_row(
         return alike
     granule, each, local = offset >> shift, size >> shift, memory != GLOBAL
     at = places[which, POINTER_LINES] + 8 * (granule >> LINE_BITS)
-    done = granule & 31 == 0 and each <= 8 and _touch_lines(h, kind, at, each, serial, first, local)
+    done = granule & 31 == 0 and each <= 8 and _touch_lines(book, kind, at, each, serial, first, local)
     if not done:
         open_lines(places[which], granule, granule + 32 * each - 1)
         writes = places[which, POINTER_WRITES] + 4 * granule
         reads = places[which, POINTER_READS] + 4 * granule
-        done = _touch_row(h, kind, writes, reads, each, serial, first, local)
+        done = _touch_row(book, kind, writes, reads, each, serial, first, local)
     return done
 
 
 @compiled_once
 def touch_warp(
-    h: Any, where: Any, kind: int, todo: int, serial: int, addresses: int, active: int, first: int, size: int
+    book: Any,
+    where: Any,
+    kind: int,
+    todo: int,
+    serial: int,
+    addresses: int,
+    active: int,
+    first: int,
+    size: int,
 ) -> int:
     """`touch_words` of the warp that begins with thread `first`, whose access has a serial number.
 
     addresses: where those of its lanes are. active: bits of the active lanes.
     """
-    places, local, strong = where.places, where.memory != GLOBAL, _strength(h, serial)
+    places, local, strong = where.places, where.memory != GLOBAL, _strength(book, serial)
     if strong == NON_COHERENT:  # no write at all is right
-        strong, h[SINCE] = 0, 0
+        strong, book[SINCE] = 0, 0
     plain = strong == 0 and kind in (LOAD, STORE) and todo & CHECK != 0
     notes = todo & NOTE != 0
     lanes_of, slots = np.empty(32, np.int64), np.empty(64, np.int64)
-    left = _together(h, addresses, active, first, lanes_of, slots)
+    left = _together(book, addresses, active, first, lanes_of, slots)
     while left != 0:
         lane = lowest_bit(left)
         left &= left - 1
@@ -262,19 +270,19 @@ def touch_warp(
         if which < 0 or offset < 0 or offset + size > places[which, LIMIT]:
             continue
         if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
-            report(h, TOGETHER, thread, offset, serial, lanes)
-        shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
+            report(book, TOGETHER, thread, offset, serial, lanes)
+        shift, here = places[which, SHIFT], int(peek64(book[ROW_OF] + 8 * thread))
         start, end = offset >> shift, offset + size - 1 >> shift
         writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
         open_lines(places[which], start, end)
         by = Actor(lanes, thread, here, strong, local, False)
         alone = plain and (kind == LOAD or lanes == 1 << lane)
-        if alone and _touch_known(h, by, kind, notes, writes, reads, start, end, serial):
+        if alone and _touch_known(book, by, kind, notes, writes, reads, start, end, serial):
             continue
         atomic = strong & ATOMIC != 0 and start == end and todo == CHECK | NOTE
-        if atomic and _touch_atomic(h, by, writes + 4 * start, reads + 4 * start, serial):
+        if atomic and _touch_atomic(book, by, writes + 4 * start, reads + 4 * start, serial):
             continue
-        if touch(h, by, kind, todo, places[which], start, end, serial, lanes, 0):
+        if touch(book, by, kind, todo, places[which], start, end, serial, lanes, 0):
             return 1
     return 0
 
@@ -297,29 +305,29 @@ def _located(where: Any, address: int, first: int) -> tuple[int, int]:
 
 
 @inlined
-def _know_the_same(h: Any, first: int) -> bool:
+def _know_the_same(book: Any, first: int) -> bool:
     """Tell whether the lanes of a warp have seen equal accesses."""
-    same: bool = native.has_stride64(h[ROW_OF] + 8 * first, 0)
+    same: bool = native.has_stride64(book[ROW_OF] + 8 * first, 0)
     return same
 
 
 @compiled
-def _touch_lines(h: Any, kind: int, lines: int, each: int, serial: int, first: int, local: bool) -> bool:
+def _touch_lines(book: Any, kind: int, lines: int, each: int, serial: int, first: int, local: bool) -> bool:
     """`_touch_known` for all lanes of a warp, which access `each` whole lines.
 
     lines: address of their codes, which are of the same kind, or known to all threads.
     """
-    row, good, floor = int(peek64(h[ROW_OF] + 8 * first)), True, 0
+    row, good, floor = int(peek64(book[ROW_OF] + 8 * first)), True, 0
     if local:
-        floor = min(int(peek32(h[FLOOR] + 4 * row)), h[SINCE])
+        floor = min(int(peek32(book[FLOOR] + 4 * row)), book[SINCE])
     for part in range(each):
         wrote, read = int(peek32(lines + 8 * part)), int(peek32(lines + 8 * part + 4))
-        good = good and _line_is_known(h, wrote, ROW + each - 1 + part, floor, first, local)
+        good = good and _line_is_known(book, wrote, ROW + each - 1 + part, floor, first, local)
         if kind == STORE or read & KIND != MANY:
-            good = good and _line_is_known(h, read, ROW + each - 1 + part, floor, first, local)
+            good = good and _line_is_known(book, read, ROW + each - 1 + part, floor, first, local)
         if kind == STORE and good and read >> LANE_BITS > floor:
-            step = int(peek32(h[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
-            good = int(peek8(h[STRONG] + step)) != NON_COHERENT
+            step = int(peek32(book[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
+            good = int(peek8(book[STRONG] + step)) != NON_COHERENT
     for part in range(each if good else 0):
         at, code = lines + 8 * part, serial << LANE_BITS | ROW + each - 1 + part
         if kind == STORE:
@@ -330,7 +338,7 @@ def _touch_lines(h: Any, kind: int, lines: int, each: int, serial: int, first: i
 
 
 @inlined
-def _line_is_known(h: Any, code: int, row: int, floor: int, first: int, local: bool) -> bool:
+def _line_is_known(book: Any, code: int, row: int, floor: int, first: int, local: bool) -> bool:
     """Tell whether all lanes of a warp know of all accesses of a line.
 
     row: the kind of the line's code if these lanes accessed the same granules. floor: all threads
@@ -339,12 +347,12 @@ def _line_is_known(h: Any, code: int, row: int, floor: int, first: int, local: b
     serial, kind = code >> LANE_BITS, code & KIND
     if serial <= floor and (kind <= ALL or (kind >= ROW and kind != APART)):
         return True
-    return kind == row and _warp_knows(h, serial << LANE_BITS, first, local)
+    return kind == row and _warp_knows(book, serial << LANE_BITS, first, local)
 
 
 @compiled
 def _touch_row(
-    h: Any, kind: int, writes: int, reads: int, each: int, serial: int, first: int, local: bool
+    book: Any, kind: int, writes: int, reads: int, each: int, serial: int, first: int, local: bool
 ) -> bool:
     """`_touch_known` for all lanes of a warp, which access `each` granules, one behind the other.
 
@@ -353,7 +361,7 @@ def _touch_row(
     wrote, read = int(peek32(writes)), int(peek32(reads))
     if not _alike(writes, each, wrote, wrote != 0):
         return False
-    if wrote != 0 and not _warp_knows(h, wrote, first, local):
+    if wrote != 0 and not _warp_knows(book, wrote, first, local):
         return False
     many = read & KIND == MANY
     if (many and kind == STORE) or not _alike(reads, each, read, read != 0 and not many):
@@ -361,10 +369,10 @@ def _touch_row(
     if many:
         return True
     if read != 0:
-        if not _warp_knows(h, read, first, local):
+        if not _warp_knows(book, read, first, local):
             return False
-        step = int(peek32(h[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
-        if kind == STORE and int(peek8(h[STRONG] + step)) == NON_COHERENT:
+        step = int(peek32(book[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
+        if kind == STORE and int(peek8(book[STRONG] + step)) == NON_COHERENT:
             return False
     code = serial << LANE_BITS
     if kind == STORE:
@@ -405,31 +413,31 @@ def _fill(codes: int, each: int, code: int) -> None:
 
 
 @inlined
-def _warp_knows(h: Any, code: int, first: int, local: bool) -> bool:
+def _warp_knows(book: Any, code: int, first: int, local: bool) -> bool:
     """Is a code that of lane 0 of a warp, and do all lanes of this one know what the same lanes of
     that one did?"""
-    serial, row = code >> LANE_BITS, int(peek64(h[ROW_OF] + 8 * first))
-    if code & KIND != 0 or serial > h[SINCE]:
+    serial, row = code >> LANE_BITS, int(peek64(book[ROW_OF] + 8 * first))
+    if code & KIND != 0 or serial > book[SINCE]:
         return False
-    if local and serial <= int(peek32(h[FLOOR] + 4 * row)):
+    if local and serial <= int(peek32(book[FLOOR] + 4 * row)):
         return True
-    warp, warps = int(peek32(h[WHO] + 4 * serial)) & WARP_MASK, h[WARPS]
-    if not local and int(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+    warp, warps = int(peek32(book[WHO] + 4 * serial)) & WARP_MASK, book[WARPS]
+    if not local and int(peek32(book[OWNER] + 4 * (serial >> PAGE_BITS))) != book[CHUNK]:
         return False
     if warp == first // 32:
         return True
     if warp // warps != first // 32 // warps:
         return False
-    known = h[KNOWN] + row * h[ROW_BYTES] + 4 * (warp % warps * 32)
+    known = book[KNOWN] + row * book[ROW_BYTES] + 4 * (warp % warps * 32)
     knows: bool = native.min32(known) >= serial
     return knows
 
 
 @inlined
-def _together(h: Any, addresses: int, active: int, first: int, lanes_of: Any, slots: Any) -> int:
+def _together(book: Any, addresses: int, active: int, first: int, lanes_of: Any, slots: Any) -> int:
     """Set by lane of a warp: the active lanes that access the same and know the same, for the first
     one of them. The result has the bits of these first ones."""
-    if active == FULL and native.has_stride64(addresses, 0) and _know_the_same(h, first):
+    if active == FULL and native.has_stride64(addresses, 0) and _know_the_same(book, first):
         lanes_of[0] = FULL
         return 1
     ascending, before = True, (-1)
@@ -447,13 +455,13 @@ def _together(h: Any, addresses: int, active: int, first: int, lanes_of: Any, sl
         if active >> lane & 1 == 0:
             continue
         address = int(peek64(addresses + 8 * lane))
-        row = int(peek64(h[ROW_OF] + 8 * (first + lane)))
+        row = int(peek64(book[ROW_OF] + 8 * (first + lane)))
         slot = (address * 0x9E3779B1 >> 12) & 63
         found = False
         while slots[slot] >= 0 and not found:
             other = slots[slot]
             same = int(peek64(addresses + 8 * other)) == address
-            found = same and int(peek64(h[ROW_OF] + 8 * (first + other))) == row
+            found = same and int(peek64(book[ROW_OF] + 8 * (first + other))) == row
             if found:
                 lanes_of[other] |= 1 << lane
             else:
@@ -465,14 +473,14 @@ def _together(h: Any, addresses: int, active: int, first: int, lanes_of: Any, sl
 
 
 @inlined
-def _touch_atomic(h: Any, by: Any, write: int, read: int, serial: int) -> bool:
+def _touch_atomic(book: Any, by: Any, write: int, read: int, serial: int) -> bool:
     """`touch` of one granule by an atomic access, if nobody has accessed it but one atomic access.
 
     write, read: addresses of its codes.
     """
     wrote = int(peek32(write))
     done = wrote & KIND <= ALL and int(peek32(read)) == 0
-    done = done and (wrote == 0 or compatible(h, by, wrote >> LANE_BITS))
+    done = done and (wrote == 0 or compatible(book, by, wrote >> LANE_BITS))
     if done:
         lanes = by.mine
         while lanes & (lanes - 1) != 0:
@@ -483,26 +491,26 @@ def _touch_atomic(h: Any, by: Any, write: int, read: int, serial: int) -> bool:
 
 @inlined
 def _touch_known(
-    h: Any, by: Any, kind: int, notes: bool, writes: int, reads: int, first: int, last: int, serial: int
+    book: Any, by: Any, kind: int, notes: bool, writes: int, reads: int, first: int, last: int, serial: int
 ) -> bool:
     """`touch` for a weak store by a lane or load by lanes that know of all accesses in conflict with it.
 
     It mostly does; where it does not, nothing is changed.
     """
     stores, seen_write, seen_read, known = kind == STORE, 0, 0, True
-    floor = min(int(peek32(h[FLOOR] + 4 * by.row)), h[SINCE]) if by.local else 0
+    floor = min(int(peek32(book[FLOOR] + 4 * by.row)), book[SINCE]) if by.local else 0
     for granule in range(first, last + 1):
         wrote, read = int(peek32(writes + 4 * granule)), int(peek32(reads + 4 * granule))
         if wrote != seen_write and not _is_below(wrote, floor):
-            known = known and _knows(h, by, wrote, False)
+            known = known and _knows(book, by, wrote, False)
         if stores and read != seen_read and not _is_below(read, floor):
-            known = known and _knows(h, by, read, True)
+            known = known and _knows(book, by, read, True)
         seen_write, seen_read = wrote, read
     if not known or not notes:
         return known
     code = serial << LANE_BITS | by.thread & 31
     if by.mine & (by.mine - 1) != 0:
-        code = int(prepend(h, serial, by.mine, 0))
+        code = int(prepend(book, serial, by.mine, 0))
     old, new = 0, code
     for granule in range(first, last + 1):
         if stores:
@@ -514,10 +522,10 @@ def _touch_known(
                 continue
             if read != old:
                 old, new = read, code
-                if by.local and joins_chain(h, read, serial):
-                    new = linked(h, serial, by.mine, read)
-                elif not _is_below(read, floor) and not _knows(h, by, read, False):
-                    new = int(added(h, by, read, serial, by.mine))
+                if by.local and joins_chain(book, read, serial):
+                    new = linked(book, serial, by.mine, read)
+                elif not _is_below(read, floor) and not _knows(book, by, read, False):
+                    new = int(added(book, by, read, serial, by.mine))
             poke32(reads + 4 * granule, np.uint32(new))
     return True
 
@@ -530,17 +538,17 @@ def _is_below(code: int, floor: int) -> bool:
 
 
 @compiled
-def _knows(h: Any, by: Any, code: int, overwrites: bool) -> bool:
+def _knows(book: Any, by: Any, code: int, overwrites: bool) -> bool:
     """Does a lane know of all accesses of a code? overwrites: they are reads before a store."""
     while code != 0:
         if code & KIND in (ASYNC, MANY):
             return False
-        serial, lanes, code = first_of(h, code)
-        if serial > h[SINCE] or lanes == 0:
+        serial, lanes, code = first_of(book, code)
+        if serial > book[SINCE] or lanes == 0:
             return False
-        if order_of(h, by, serial, lanes, 0) != 1:
+        if order_of(book, by, serial, lanes, 0) != 1:
             return False
-        step = int(peek32(h[WHO] + 4 * serial)) >> WARP_BITS
-        if overwrites and int(peek8(h[STRONG] + step)) == NON_COHERENT:
+        step = int(peek32(book[WHO] + 4 * serial)) >> WARP_BITS
+        if overwrites and int(peek8(book[STRONG] + step)) == NON_COHERENT:
             return False
     return True
