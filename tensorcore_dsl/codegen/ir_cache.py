@@ -17,6 +17,7 @@ from typing import Any
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen import kernel_cache
 from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.ir.nodes import Kernel
 
 LEAST = 0.05  # seconds of evaluation: what takes less is not worth a file
@@ -62,6 +63,7 @@ class _Reader(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+@without_collections()
 def _load(entry: str) -> Kernel | None:
     stored = disk_cache.load(entry)
     if stored is None:
