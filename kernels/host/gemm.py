@@ -31,9 +31,9 @@ from tensorcore_dsl.kernels.host.launch import (
     cached_call,
     without_terms,
 )
-from tensorcore_dsl.kernels.host.mixed_gemm import mixed_gemm
 from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
+from tensorcore_dsl.kernels.host.packed_gemm import multiply_packed
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import (
@@ -164,7 +164,7 @@ def gemm(  # noqa: PLR0913
         stream,
     )
     if isinstance(a, SparseMatrix) or isinstance(b, PackedWeights):
-        product = sparse_gemm if isinstance(a, SparseMatrix) else mixed_gemm
+        product = sparse_gemm if isinstance(a, SparseMatrix) else multiply_packed
         return product(a, b, c, out, row_out, extra, GemmOptions(*options))
     results = () if out is None else (out,)
     if row_out is not None:

@@ -27,8 +27,8 @@ OUTPUTS: dict[tc.DType, tuple[tc.DType, ...]] = {
     tc.e4m3: (tc.bf16, tc.f16, tc.f32),
     tc.e5m2: (tc.bf16, tc.f16, tc.f32),
 }
-# Groups of types that multiply each other. All other types multiply themselves only.
-MIXED = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
+# Types that multiply each other. All other types multiply themselves only.
+TYPE_PAIRS = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
 # Element types of C, except for products of integers.
 ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
 S32_ADDENDS = (tc.s32, tc.s16, tc.s8, tc.u16, tc.u8)
@@ -86,11 +86,11 @@ def check_operands(a: Description, b: Description, c: Description | None, beta: 
     if dtype not in OUTPUTS:
         allowed = ", ".join(map(str, OUTPUTS))
         raise tc.ArgumentError(f"a has elements of type {dtype}; gemm multiplies {allowed}")
-    if b.type.dtype != dtype and not any({dtype, b.type.dtype} == {*pair} for pair in MIXED):
-        mixed = ", ".join(f"{x} with {y}" for x, y in MIXED)
+    if b.type.dtype != dtype and not any({dtype, b.type.dtype} == {*pair} for pair in TYPE_PAIRS):
+        pairs = ", ".join(f"{x} with {y}" for x, y in TYPE_PAIRS)
         raise tc.ArgumentError(
             f"a holds {dtype} but b holds {b.type.dtype}; convert one: types that differ are "
-            f"multiplied only as {mixed}"
+            f"multiplied only as {pairs}"
         )
     if a.shape[-1] != b.shape[-2]:
         raise tc.ArgumentError(

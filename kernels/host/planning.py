@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arrays import with_line_strides, zero_factors
 from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
 from tensorcore_dsl.kernels.host.gemm import describe_gemm
-from tensorcore_dsl.kernels.host.mixed_gemm import check_packed, describe_packed, plan_mixed
+from tensorcore_dsl.kernels.host.packed_gemm import check_packed, describe_packed, plan_packed
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
 from tensorcore_dsl.kernels.host.sparse_gemm import (
@@ -98,7 +98,7 @@ def plan(  # noqa: PLR0913
         return plan_sparse(a, problem, config)
     if isinstance(b, PackedWeights):
         check_packed(options)
-        return plan_mixed(b, describe_packed(a, b, c, d, options)[0], family, config)
+        return plan_packed(b, describe_packed(a, b, c, d, options)[0], family, config)
     problem = describe_gemm(a, b, c, d, options)[0]
     if problem.K == 0 and (epilogue is not None or row_reductions):  # like `gemm`
         a, b = zero_factors(a, b)

@@ -51,7 +51,7 @@ class GemmProblem:
 
     @property
     def dtype(self) -> tc.DType:
-        """Element type of A. B has the same type, or one of the same row of MIXED."""
+        """Element type of A. B has the same type, or one of the same row of TYPE_PAIRS."""
         return self.a.type.dtype
 
     @property

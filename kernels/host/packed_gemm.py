@@ -35,7 +35,7 @@ MAX_SUMS = 128  # accumulators of a thread of packed_gemm, besides fragments of 
 log = logging.getLogger(__name__)
 
 
-def mixed_gemm(
+def multiply_packed(
     a: Any, b: PackedWeights, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, options: GemmOptions
 ) -> Any:
     """Compute alpha A B + beta C; arguments as for `gemm`."""
@@ -54,7 +54,7 @@ def _prepare(
     options = options._replace(epilogue=check_epilogue(options.epilogue, extra.names))
     problem, d, read = describe_packed(a, b, c, out, options)
     check_written(read | extra.described(), "c", out=out)
-    plan = plan_mixed(b, problem, options.family, options.config)
+    plan = plan_packed(b, problem, options.family, options.config)
     return prepared(plan, problem, (a, b.operands), c, d, extra, options.stream)
 
 
@@ -73,7 +73,7 @@ def describe_packed(
     return options.problem(in_a, in_b, in_c, in_d), d, read
 
 
-def plan_mixed(
+def plan_packed(
     b: PackedWeights,
     problem: GemmProblem,
     family: str | None,
