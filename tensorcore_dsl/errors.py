@@ -479,7 +479,7 @@ def _hide_frames(error: BaseException) -> None:
 
 
 def _is_raised_by_user(error: BaseException) -> bool:
-    """Tell whether an error comes from a function of the user that the library has called."""
+    """True if an error comes from a function of the user that the library has called."""
     trace, inside, user = error.__traceback__, False, False
     while trace is not None:
         library = is_of_package(_module(trace.tb_frame))
@@ -503,12 +503,12 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_of_user(trace: TracebackType | None) -> bool:
-    """Tell whether an error was caught in a function of the user."""
+    """True if an error was caught in a function of the user."""
     return trace is not None and not _is_passed_through(trace.tb_frame)
 
 
 def _is_passed_through(frame: FrameType) -> bool:
-    """Tell whether a frame below one of the library belongs to the library, Python or NumPy."""
+    """True if a frame below one of the library belongs to the library, Python or NumPy."""
     module = _module(frame)
     return is_of_package(module) or is_pythons(module, _file(frame)) or module.partition(".")[0] == "numpy"
 
@@ -522,7 +522,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_library_file(filename: str) -> bool:
-    """Tell whether it is a file of this package, whose calls messages leave out."""
+    """True if it is a file of this package, whose calls messages leave out."""
     kernels = getattr(sys.modules.get("tensorcore_dsl.kernels"), "__path__", ())
     folders = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(__file__), *kernels))
     return not _shows_all() and filename.startswith(folders)

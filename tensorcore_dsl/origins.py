@@ -17,19 +17,18 @@ _STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
 def is_of_package(module: str) -> bool:
-    """Tell whether the module is part of this package, its kernels included."""
+    """True if the module is part of this package, its kernels included."""
     return module.partition(".")[0] == PACKAGE
 
 
 @cache
 def is_library(module: str) -> bool:
-    """Is the module part of the library? `tensorcore_dsl.kernels` is not: its functions are
-    kernel code, and errors point at their lines."""
+    """True for modules of the library. False for `tensorcore_dsl.kernels`, at whose lines errors point."""
     return is_of_package(module) and not is_library_kernel(module)
 
 
 def is_library_kernel(module: str) -> bool:
-    """Tell whether the module is part of `tensorcore_dsl.kernels`."""
+    """True if the module is part of `tensorcore_dsl.kernels`."""
     return f"{module}.".startswith(_KERNELS)
 
 
@@ -43,7 +42,7 @@ def shown_name(filename: str) -> str:
 
 
 def is_pythons(module: str, filename: str | None) -> bool:
-    """Is a module part of Python's library? Users have modules with the same names."""
+    """True for modules of Python's library, which users' modules of the same names are not."""
     if module.partition(".")[0] not in sys.stdlib_module_names:
         return False
     if filename is None or filename.startswith("<frozen"):
@@ -52,7 +51,7 @@ def is_pythons(module: str, filename: str | None) -> bool:
 
 
 def is_installed(filename: str | None) -> bool:
-    """Tell whether a package manager has installed a file."""
+    """True if a package manager has installed a file."""
     if not filename or "site-packages" in filename or "dist-packages" in filename:
         return bool(filename)
     for folder in sys.path:
@@ -75,7 +74,7 @@ def _installed_into(folder: str) -> frozenset[str]:
 
 
 def is_foreign(module: str, filename: str | None, scope: Mapping[str, Any]) -> bool:
-    """Tell whether a module is of this library or Python, or is installed and does not use this package.
+    """True if a module is of this library or Python, or is installed and does not use this package.
 
     scope: the module's variables. Functions of other modules may be kernel code.
     """
@@ -94,7 +93,7 @@ def _uses_package(module: str, scope: Mapping[str, Any]) -> bool:
 
 
 def _comes_from_package(value: Any) -> bool:
-    """Tell whether the value is a module of this package, or defined in one."""
+    """True if the value is a module of this package, or defined in one."""
     name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
     owner = getattr(value, "__module__", None)
     return any(isinstance(n, str) and is_of_package(n) for n in (name, owner))

@@ -85,7 +85,7 @@ def _called_name() -> str:
 
 
 def inside_kernel() -> bool:
-    """Tell whether a kernel is under construction."""
+    """True if a kernel is under construction."""
     return _emitter.get() is not None
 
 

@@ -92,7 +92,7 @@ class Exploration:
 
     @property
     def ok(self) -> bool:
-        """Tell whether every order gave equal bits and no error."""
+        """True if every order gave equal bits and no error."""
         return self.error is None and not self.differences
 
     def __bool__(self) -> bool:

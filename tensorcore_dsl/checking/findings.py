@@ -234,7 +234,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether there is no finding."""
+        """True if there is no finding."""
         return not self.findings
 
     def __bool__(self) -> bool:

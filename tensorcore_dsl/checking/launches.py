@@ -50,7 +50,7 @@ class _Group:
     after: list[Sequence[Any]] = field(default_factory=list)
 
     def takes(self, launch: PreparedLaunch) -> bool:
-        """May a launch overlap with the last one? Not if the host has changed arrays since."""
+        """True if a launch may overlap with the last one. False if the host has changed arrays since."""
         queued, last = launch.queued, self.launches[-1].queued
         follows = queued is not None and last is not None and queued.pdl and queued.stream == last.stream
         pairs = zip(_flat(self.arguments), _flat(self.after), strict=True)

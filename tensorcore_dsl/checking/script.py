@@ -109,7 +109,7 @@ def _as_main(script: str, arguments: Sequence[str]) -> Iterator[types.ModuleType
 
 
 def _first_is_added() -> bool:
-    """Tell whether Python has put the current folder in front of the search path, as `python -m` does."""
+    """True if Python has put the current folder in front of the search path, as `python -m` does."""
     return not getattr(sys.flags, "safe_path", False) and sys.path[:1] in ([""], [os.getcwd()])
 
 

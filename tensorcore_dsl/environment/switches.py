@@ -8,10 +8,10 @@ OFF = ("0", "off", "no", "none", "false")
 
 
 def is_off(variable: str) -> bool:
-    """Does the variable say off? One that is not set says nothing."""
+    """True if the variable is set and says off."""
     return os.environ.get(variable, "").lower() in OFF
 
 
 def is_on(variable: str) -> bool:
-    """Tell whether the variable has a value that does not say off."""
+    """True if the variable has a value that does not say off."""
     return os.environ.get(variable, "").lower() not in ("", *OFF)

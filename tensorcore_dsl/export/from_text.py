@@ -51,7 +51,7 @@ def kernel_in_file(name_in_file: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _of_other_compiler(value: Any) -> bool:
-    """Tell whether a value is a kernel of Numba or Triton."""
+    """True if a value is a kernel of Numba or Triton."""
     return type(value).__module__.split(".")[0] in ("numba", "numba_cuda", "triton")
 
 

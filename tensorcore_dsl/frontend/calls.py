@@ -259,7 +259,7 @@ class Calls(Comprehensions):
         return result
 
     def _is_called_by_library(self) -> bool:
-        """Tell whether a kernel of the library has called the user's function under evaluation."""
+        """True if a kernel of the library has called the user's function under evaluation."""
         return is_of_package(str(self.frames[-2].globals.get("__name__", "")))
 
     def _frame_of(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Frame:
@@ -405,7 +405,7 @@ def _python_function(function: Any) -> types.FunctionType | None:
 
 @lru_cache(maxsize=4096)
 def _is_kernel_code(function: types.FunctionType) -> bool:
-    """May the body be part of a kernel? Not that of the library, of Python or of NumPy."""
+    """True if the body may be part of a kernel. False for functions of the library, Python and NumPy."""
     module, filename = function.__module__ or "", function.__code__.co_filename
     if is_foreign(module, filename, function.__globals__):
         return False
@@ -414,7 +414,7 @@ def _is_kernel_code(function: types.FunctionType) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_plain(function: types.FunctionType) -> bool:
-    """Has it only syntax of kernels? Python may call other functions at compile time."""
+    """True if it has only syntax of kernels. Python may call other functions at compile time."""
     source = source_of(function)
     if source is None or inspect.isgeneratorfunction(function):
         return False

@@ -181,7 +181,7 @@ def own_copy(value: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Tell whether two values are the same object, register or constant."""
+    """True if two values are the same object, register or constant."""
     if left is right:
         return True
     if isinstance(left, RuntimeValue) and isinstance(right, RuntimeValue):
@@ -231,7 +231,7 @@ class Snapshot:
         return self._numbers.get(id(container))
 
     def holds(self, value: Any) -> bool:
-        """Tell whether any container held this object."""
+        """True if any container held this object."""
         return any(
             item is value
             for copied in self.copies
@@ -270,7 +270,7 @@ class Snapshot:
         return rebuilt(value, [self.resolved(item, contents) for item in then])
 
     def changed(self) -> bool:
-        """Tell whether any container holds other objects than at the snapshot."""
+        """True if any container holds other objects than at the snapshot."""
         return any(map(_differs, self.containers, self.copies))
 
     def restore(self) -> None:

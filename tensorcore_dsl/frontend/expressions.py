@@ -206,7 +206,7 @@ class Expressions:
             raise CompileError(text + attribute_advice(owner, node.attr)) from None
 
     def _is_shared(self, owner: Any, name: str) -> bool:
-        """Tell whether an attribute belongs to the code around the kernel: to a module, class or object."""
+        """True if an attribute belongs to the code around the kernel: to a module, class or object."""
         if isinstance(owner, (RuntimeValue, Struct, DType, Instruction)):
             return False
         if isinstance(owner, (types.ModuleType, type)):
@@ -426,7 +426,7 @@ def is_library_function(value: Any) -> bool:
 
 
 def _compares_by_identity(value: Any) -> bool:
-    """Tell whether it is an array or another object with run-time values that defines no ==."""
+    """True if it is an array or another object with run-time values that defines no ==."""
     return isinstance(value, Struct) and type(value).__eq__ is object.__eq__
 
 
@@ -467,7 +467,7 @@ def _complain(node: ast.AST, value: Undefined) -> None:
 
 
 def _cheap(side: BranchSide) -> bool:
-    """May the side run although Python would skip it? Only if it is pure and cheap."""
+    """True if the side is pure and cheap, so that it may run although Python would skip it."""
     return all(_is_cheap(node) for node in walk(side.block))
 
 

@@ -133,7 +133,7 @@ class Flow(Calls):
     # -- flags ---------------------------------------------------------------------------------
 
     def _leaves(self, statement: ast.stmt) -> bool:
-        """Tell whether the statement may leave an inlined function or an unrolled loop."""
+        """True if the statement may leave an inlined function or an unrolled loop."""
         exits = exits_of(statement)
         if "return" in exits and not self.frame.is_kernel:
             return True

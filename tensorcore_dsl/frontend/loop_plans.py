@@ -52,7 +52,7 @@ def again(plan: Any, value: Any) -> Any:
 
 
 def alike(plan: Any, other: Any) -> bool:
-    """Tell whether two plans carry equal registers."""
+    """True if two plans carry equal registers."""
     items = columns([plan, other])
     if items is not None:
         return all(alike(*pair) for pair in items)
@@ -60,7 +60,7 @@ def alike(plan: Any, other: Any) -> bool:
 
 
 def changes(plan: Any, entry: Any, head: Any, afters: list[Any]) -> bool:
-    """Tell whether all registers of a plan change in a round."""
+    """True if all registers of a plan change in a round."""
     if isinstance(plan, Carry):
         return not all(same(a, head) or same(a, entry) for a in afters)
     items = columns([plan, entry, head, *afters])

@@ -227,7 +227,7 @@ class _Variables:
         self.carried, self.expected, self.unsettled = dict(self.certain), set(), True
 
     def _verdict(self, slot: Slot, head: Any, afters: list[Any], states: list[Contents]) -> str:
-        """Tell whether the body has changed a slot as expected.
+        """True if the body has changed a slot as expected.
 
         "idle": it left registers as they were. "other type": it gives a number another type.
         """
@@ -486,7 +486,7 @@ def _carried_type(head: Any) -> DType | None:
 
 
 def _fits(value: Any, dtype: DType) -> bool:
-    """Tell whether a register of `dtype` can hold the value without loss."""
+    """True if a register of `dtype` can hold the value without loss."""
     if isinstance(value, Scalar):
         have = value.dtype
         if have == dtype or (have.is_integer and dtype.is_integer and have.bits == dtype.bits):

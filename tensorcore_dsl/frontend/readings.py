@@ -45,7 +45,7 @@ class Readings:
             self.enter(value)
 
     def changed(self) -> bool:
-        """Tell whether one of the values has changed."""
+        """True if one of the values has changed."""
         if self._scopes is None:
             self._scopes = self._by_scope()
         try:  # the usual case, as fast as Python goes: all names still have the same objects
@@ -68,7 +68,7 @@ class Readings:
         return by_scope
 
     def _compared(self) -> bool:
-        """Tell whether a value is another object, or has other contents."""
+        """True if a value is another object, or has other contents."""
         return (
             any(_other(scope.get(name, _MISSING), then) for scope, name, then in self._names)
             or any(_other(_content(cell), then) for cell, then in self._cells)
@@ -166,7 +166,7 @@ _PARTS: list[tuple[Any, Callable[[Any], Any]]] = [
 
 
 def _is_fixed(value: Any) -> bool:
-    """Tell whether a function or class is part of this package, or of another that does not use it."""
+    """True if a function or class is part of this package, or of another that does not use it."""
     return is_of_package(value.__module__ or "") or is_installed(value)
 
 
@@ -183,7 +183,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _other(now: Any, then: Any) -> bool:
-    """Is it another value? Numbers and text are compared, all else by identity."""
+    """True for another value. Numbers and text are compared, all else by identity."""
     if now is then:
         return False
     return type(now) is not type(then) or not isinstance(now, _PLAIN) or repr(now) != repr(then)

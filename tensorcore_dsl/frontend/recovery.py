@@ -73,7 +73,7 @@ def _number(text: str) -> int:
 
 
 def _holds(text: str, code: types.CodeType) -> bool:
-    """Tell whether the text compiles to this code, at its lines."""
+    """True if the text compiles to this code, at its lines."""
     compiled = _compiled(text, code.co_flags & _FUTURE)
     return compiled is not None and any(inner == code for inner in _codes(compiled))
 

@@ -76,7 +76,7 @@ def _parameters(node: Function) -> tuple[str, ...]:
 
 
 def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) -> bool:
-    """Tell whether the node encloses a place of the source."""
+    """True if the node encloses a place of the source."""
     start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
     return start <= (line, column) and (end_line, end_column) <= end
 
@@ -179,12 +179,12 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 @cache
 def may_change_variables(expression: ast.AST) -> bool:
-    """May evaluating the expression bind a name or change an object? Calls and `:=` may."""
+    """True if evaluating the expression may bind a name or change an object: it has a call or `:=`."""
     return any(isinstance(n, (ast.Call, ast.NamedExpr)) for n in ast.walk(expression))
 
 
 def always_exits(nodes: Sequence[ast.stmt]) -> bool:
-    """Tell whether every path through the statements ends in return, raise, break or continue."""
+    """True if every path through the statements ends in return, raise, break or continue."""
     if not nodes:
         return False
     last = nodes[-1]

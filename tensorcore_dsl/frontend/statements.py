@@ -97,7 +97,7 @@ class Evaluator(Flow):
             )
 
     def _is_last_product(self, value: Any) -> bool:
-        """Tell whether a matrix product gives this value (or an item of it), and nothing uses it yet."""
+        """True if a matrix product gives this value (or an item of it), and nothing uses it yet."""
         if isinstance(value, (list, tuple)):
             return any(map(self._is_last_product, value))
         last = self.builder.block.nodes[-1:]

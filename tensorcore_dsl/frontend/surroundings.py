@@ -133,7 +133,7 @@ def contents_of(value: Any) -> Any:
 
 
 def differs(value: Any, contents: Any) -> bool:
-    """Does an object hold other objects than in `contents`? Registers are compared by identity."""
+    """True if an object holds other objects than `contents`. Registers are compared by identity."""
     if isinstance(contents, int):
         return len(value) != contents
     now = contents_of(value)

@@ -253,12 +253,12 @@ def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
 
 
 def _is_product(instr: Instruction) -> bool:
-    """Tell whether it is a matrix product."""
+    """True if it is a matrix product."""
     return {"a", "b", "c", "d"} <= instr.params.keys()
 
 
 def _is_alone(instr: Instruction) -> bool:
-    """Tell whether it is a matrix product of registers, which needs nothing else."""
+    """True if it is a matrix product of registers, which needs nothing else."""
     return _is_product(instr) and instr.effects == WARP
 
 

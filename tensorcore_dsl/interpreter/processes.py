@@ -58,7 +58,7 @@ Job = tuple[int, int]  # the first CTA of a chunk, and how many it has
 
 
 def can_fork() -> bool:
-    """Tell whether this process may make others.
+    """True if this process may make others.
 
     Not where the system cannot copy a process, nor in workers of `multiprocessing`, which must have
     none. Nor beside other threads, unless they serve in the background (as those of a notebook) and
@@ -123,7 +123,7 @@ def pool(arguments: Sequence[Any]) -> Iterator[tuple[ProcessPool | None, Sequenc
 
 
 def has_idle_workers(program: Program) -> bool:
-    """Tell whether there are workers without work that know a program."""
+    """True if there are workers without work that know a program."""
     kept = _kept
     workers = kept.workers if kept is not None and kept.serves(0) else []
     return bool(workers) and all(worker.serves(program.serial) for worker in workers)
@@ -213,7 +213,7 @@ class _Worker:
                 _work(end, arena)
 
     def serves(self, newest: int) -> bool:
-        """Tell whether it is there, and knows the program with a serial number."""
+        """True if it is there, and knows the program with a serial number."""
         return self.newest > newest and self.status(os.WNOHANG) is None
 
     def status(self, options: int = 0) -> int | None:
@@ -337,7 +337,7 @@ class ProcessPool:
         self._owner, self._made, self._broken = os.getpid(), _settings(), False
 
     def serves(self, room: int) -> bool:
-        """Tell whether another launch, with arrays of `room` bytes, may use them."""
+        """True if another launch, with arrays of `room` bytes, may use them."""
         return (
             self._owner == os.getpid()
             and not self._broken

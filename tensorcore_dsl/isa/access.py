@@ -77,17 +77,17 @@ class Access:
 
     @property
     def moves(self) -> bool:
-        """Tell whether it reads or writes memory."""
+        """True if it reads or writes memory."""
         return bool(VERBS[self.verb])
 
     @property
     def writes(self) -> bool:
-        """Tell whether it writes memory."""
+        """True if it writes memory."""
         return Effect.STORE in VERBS[self.verb]
 
     @property
     def bulk(self) -> bool:
-        """Tell whether the copy engine performs it, on one contiguous run of bytes."""
+        """True if the copy engine performs it, on one contiguous run of bytes."""
         return self.completion in ("bulk_group", "mbarrier")
 
     @property

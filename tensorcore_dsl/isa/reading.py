@@ -200,14 +200,14 @@ def comparison(opcode: str) -> tuple[str, str]:
 
 
 def _uses_state(words: list[str], operands: tuple[Item, ...]) -> bool:
-    """Tell whether it is an arrival at an mbarrier of the CTA that gives a state, or a wait for one."""
+    """True if it is an arrival at an mbarrier of the CTA that gives a state, or a wait for one."""
     if "shared::cluster" in words or "parity" in words:
         return False
     return "wait" in words[0] or (words[0].startswith("arrive") and operands[0] != ("name", "_"))
 
 
 def waits(opcode: str) -> bool:
-    """Tell whether it waits for an mbarrier."""
+    """True if it waits for an mbarrier."""
     return "wait" in opcode
 
 
@@ -218,30 +218,30 @@ def with_parity(opcode: str) -> str:
 
 
 def makes_generic(opcode: str) -> bool:
-    """Tell whether it makes a generic address of one in shared memory."""
+    """True if it makes a generic address of one in shared memory."""
     words = opcode.split(".")
     return words[0] == "cvta" and words[1].startswith("shared")
 
 
 def extends_sign(opcode: str) -> bool:
-    """Tell whether a load fills the upper bits of a wider register with the sign."""
+    """True if a load fills the upper bits of a wider register with the sign."""
     words = opcode.split(".")
     return words[0] in _MOVES and words[-1][0] == "s"
 
 
 def accesses_parameter(opcode: str) -> bool:
-    """Tell whether it loads or stores a parameter of the kernel, or of a function."""
+    """True if it loads or stores a parameter of the kernel, or of a function."""
     head, *words = opcode.split(".")
     return head in _MOVES and "param" in [word.split("::")[0] for word in words]
 
 
 def of_parameter(opcode: str) -> bool:
-    """Tell whether it makes a generic address of one in the space of parameters."""
+    """True if it makes a generic address of one in the space of parameters."""
     return opcode.startswith("cvta.param")
 
 
 def loads_parameter(opcode: str) -> bool:
-    """Tell whether it loads a parameter of the kernel, or of a function."""
+    """True if it loads a parameter of the kernel, or of a function."""
     return accesses_parameter(opcode) and opcode.startswith("ld")
 
 
@@ -251,7 +251,7 @@ def in_local_memory(opcode: str) -> str:
 
 
 def accumulates(opcode: str) -> bool:
-    """Tell whether it may be an asynchronous matrix product, whose text names its accumulators once."""
+    """True if it may be an asynchronous matrix product, whose text names its accumulators once."""
     return _accumulates(opcode.split(".", 1)[0])
 
 

@@ -63,7 +63,7 @@ class Operand:
 
     @property
     def is_descriptor(self) -> bool:
-        """Tell whether it is a matrix descriptor, one 64-bit value for a warpgroup."""
+        """True if it is a matrix descriptor, one 64-bit value for a warpgroup."""
         return self.name.startswith("desc") and self.register_bits == 64
 
     @property

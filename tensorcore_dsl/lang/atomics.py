@@ -171,7 +171,7 @@ def reduce(
 
 
 def _by_comparison(name: str, operation: str, dtype: DType) -> bool:
-    """Tell whether the target lacks the instruction `name`, so that compare-and-swap stands in for it.
+    """True if the target lacks the instruction `name`, so that compare-and-swap stands in for it.
 
     ArchError for a target that cannot convert the elements to f32, in which the loop computes.
     """
@@ -188,7 +188,7 @@ def _by_comparison(name: str, operation: str, dtype: DType) -> bool:
 
 
 def _has(name: str) -> bool:
-    """Tell whether the target has the instruction."""
+    """True if the target has the instruction."""
     try:
         builder().instruction(name)
     except (ArchError, UnknownInstruction):

@@ -445,7 +445,7 @@ def known_alignment(memory: Tile | Array) -> int:
 
 
 def inside_of(memory: Tile | Array, indices: tuple[Any, ...]) -> Any:
-    """Are the indices inside the shape of `memory`? A predicate, or True."""
+    """A predicate, or True: the indices are inside the shape of `memory`."""
     inside: Any = True
     for index, extent in zip(indices, memory.shape, strict=True):
         if not isinstance(index, Scalar) and not isinstance(extent, Scalar):

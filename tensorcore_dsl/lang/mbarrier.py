@@ -193,7 +193,7 @@ class Mbarrier(Bounded):
         emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.accessed(pred=pred), bytes, pred=pred)
 
     def test(self, parity: SupportsIndex) -> Element:
-        """Has the phase of this parity ended? It does not wait.
+        """True if the phase of this parity has ended. The call does not wait.
 
         Parameters
         ----------

@@ -127,7 +127,7 @@ def _flat(value: Any, spec: str) -> list[Any]:
 
 
 def _holds_matrices(value: Any) -> bool:
-    """Tell whether it is a list or tuple with matrices, at any depth."""
+    """True if it is a list or tuple with matrices, at any depth."""
     if type(value) not in (list, tuple):
         return False
     return any(_is_matrix(item) or _holds_matrices(item) for item in value)

@@ -440,7 +440,7 @@ class Tile(Indexed):
 
 
 def same_elements(have: DType, want: DType) -> bool:
-    """Is memory of `have` elements memory of `want`: equal types, f32 for tf32, or plain bits."""
+    """True if memory of `have` is memory of `want`: equal types, f32 for tf32, or plain bits."""
     if have == want or {have.name, want.name} == {"f32", "tf32"}:
         return True
     return have.bits == want.bits and "b" in (have.kind, want.kind)

@@ -106,7 +106,7 @@ def _run_role(role: Role, number: Any) -> None:
 
 
 def _takes_index(function: Any) -> bool:
-    """Tell whether the function has a parameter without a value, for the index of the warpgroup."""
+    """True if the function has a parameter without a value, for the index of the warpgroup."""
     defaults: list[Any] = []
     keywords: dict[str, Any] = {}
     while isinstance(function, functools.partial):

@@ -335,7 +335,7 @@ class InstructionBuilder:
             self.tiles_of[variable.value] = frozenset().union(*tiles) if all(tiles) else OTHER
 
     def follows(self, variable: Any, value: Any) -> bool:
-        """Tell whether a variable follows the products in a value, and the tiles that it points into."""
+        """True if a variable follows the products in a value, and the tiles that it points into."""
         tiles, more = self._tiles(variable), self._tiles(value)
         points = tiles >= OTHER or (more <= tiles and bool(more) == bool(tiles))
         return points and bool(self.products(variable) or not self.products(value))

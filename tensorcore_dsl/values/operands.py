@@ -149,12 +149,12 @@ def describe(value: Any) -> str:
 
 
 def is_simple(value: Any) -> bool:
-    """Tell whether it is a run-time scalar or a number, which arithmetic takes."""
+    """True if it is a run-time scalar or a number, which arithmetic takes."""
     return isinstance(value, (Scalar, *NUMBERS))
 
 
 def has_runtime(value: Any, depth: int = 4) -> bool:
-    """Tell whether a value contains run-time values, at most `depth` containers deep."""
+    """True if a value contains run-time values, at most `depth` containers deep."""
     if isinstance(value, (RuntimeValue, Struct)):
         return True
     if not depth:

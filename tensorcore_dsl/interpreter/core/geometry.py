@@ -117,12 +117,12 @@ def ranges(numbers: np.ndarray) -> str:
 
 
 def stays(register: str) -> bool:
-    """Tell whether a special register always holds what it held first."""
+    """True if a special register always holds what it held first."""
     return not register.startswith(("clock", "globaltimer"))
 
 
 def varies(register: str) -> bool:
-    """Tell whether a special register may differ between the threads of a CTA."""
+    """True if a special register may differ between the threads of a CTA."""
     return register.startswith(("tid.", "lane", "warpid"))
 
 

@@ -41,7 +41,7 @@ class Loop(EagerDict):
 
     @property
     def counted(self) -> bool:
-        """Tell whether it ends by itself after a number of iterations."""
+        """True if it ends by itself after a number of iterations."""
         return isinstance(self.node, nodes.For)
 
     @property
@@ -173,7 +173,7 @@ class Loop(EagerDict):
         return [node for node in self._nodes if value in nodes.writes(node)]
 
     def _always(self, node: nodes.Node) -> bool:
-        """Tell whether each iteration executes it, if none is cut short."""
+        """True if each iteration executes it, if none is cut short."""
         return any(node in block.nodes for block in nodes.children(self.node))
 
     def _comparisons(self, condition: Any) -> list[nodes.Node]:
@@ -238,7 +238,7 @@ class Loop(EagerDict):
         ]
 
     def _apart(self, one: Any, other: Any) -> bool:
-        """Tell whether the words at two addresses are different ones: in one tile, or of two arguments."""
+        """True if the words at two addresses are different ones: in one tile, or of two arguments."""
         if one.base is other.base:
             return bool(one.offset != other.offset)
         arrays, others = self._arrays(one.base), self._arrays(other.base)
@@ -250,11 +250,11 @@ class Loop(EagerDict):
         return _closure([base], self._origins).intersection(pointers)
 
     def _moves_one_way(self, op: nodes.Op) -> bool:
-        """Is each number that `op` compares fixed, or a fixed multiple of one that moves by adding
-        a fixed number?
+        """True if each number that `op` compares is fixed, or moves by a fixed step.
 
-        If both move, registers do so in each iteration. Neither a ring is such a number nor one
-        that a second line changes.
+        A number that moves may be a fixed multiple of one that a fixed number is added to. If both
+        numbers move, they are registers that do so in each iteration. False for rings, and for
+        numbers that a second line changes.
         """
         makers = self._changing(op)
         jumps = [node.kind for node in self._nodes if isinstance(node, nodes.Jump)]
@@ -264,7 +264,7 @@ class Loop(EagerDict):
         return (one or steady) and all(map(self._adds, makers))
 
     def _adds(self, node: nodes.Node) -> bool:
-        """Tell whether it adds a fixed number, or scales a number that does not depend on the result.
+        """True if it adds a fixed number, or scales a number that does not depend on the result.
 
         A read or write of a word that one node changes so counts, too.
         """
@@ -288,8 +288,7 @@ class Loop(EagerDict):
 
     @cached_property
     def polls_global_memory(self) -> bool:
-        """Does it wait for a word that another thread is to write: read it again in each iteration,
-        and write nothing?"""
+        """True if each iteration reads a word again that another thread is to write, and writes nothing."""
         ops = [node for node in self._nodes if isinstance(node, nodes.Op)]
         if any(Effect.STORE in op.instr.effects for op in ops):
             return False
@@ -338,7 +337,7 @@ def _access(node: nodes.Node) -> str:
 
 
 def _acts(op: nodes.Op) -> bool:
-    """Does it do more than compute its results? Fences, pauses and prefetches do not."""
+    """True if it does more than compute its results. Fences, pauses and prefetches do not."""
     effects = op.instr.effects & ~_TOGETHER
     idle = effects == VOLATILE and not op.results and op.instr.opcode != names.CHECK_OPCODE
     return bool(effects) and not idle

@@ -106,7 +106,7 @@ def _fill(bits: int) -> Any:
 def _has_stride(bits: int) -> Any:
     @primitive
     def has_stride(builder: Any, address: Any, step: Any) -> Number:
-        """Tell whether each word of a warp's lanes, at a real address, is `step` more than the one before."""
+        """True if each word of a warp's lanes, at a real address, is `step` more than the one before."""
         words = builder.load(_vector(builder, bits, address), align=bits // 8)
         lanes = ir.Constant(words.type, list(range(LANES)))
         first = builder.extract_element(words, ir.Constant(ir.IntType(32), 0))
@@ -121,7 +121,7 @@ def _has_stride(bits: int) -> Any:
 
 @primitive
 def is_below32(builder: Any, address: Any, limit: Any, most: Any) -> Number:
-    """Tell whether each word of a warp's lanes is less than `limit`, and its lowest 6 bits at most `most`."""
+    """True if each word of a warp's lanes is less than `limit`, and its lowest 6 bits at most `most`."""
     words = builder.load(_vector(builder, 32, address), align=4)
     low = builder.and_(words, ir.Constant(words.type, [63] * LANES))
     below = builder.icmp_unsigned("<", words, _splat(builder, 32, limit))

@@ -81,17 +81,17 @@ class Step(EagerDict):
 
     @cached_property
     def uses_mbarrier(self) -> bool:
-        """Tell whether it initialises, arrives at or waits for an mbarrier."""
+        """True if it initialises, arrives at or waits for an mbarrier."""
         return self.instr is not None and classify.uses_mbarrier(self.instr)
 
     @cached_property
     def tracked(self) -> bool:
-        """Tell whether it may start or await something whose later messages name this step."""
+        """True if it may start or await something whose later messages name this step."""
         return self.instr is not None and Effect.VOLATILE in self.instr.effects
 
     @cached_property
     def changes(self) -> bool:
-        """Tell whether it may change anything but registers and memory, such as barriers or copies in flight.
+        """True if it may change anything but registers and memory, such as barriers or copies in flight.
 
         Waiting for an mbarrier and meeting other lanes change nothing.
         """
@@ -218,7 +218,7 @@ class Program(EagerDict):
 
     @cached_property
     def couplings(self) -> tuple[bool, bool]:
-        """Tell whether the kernel can observe the order of its CTAs, and whether a CTA may wait."""
+        """Two flags: the kernel can observe the order of its CTAs; a CTA may wait."""
         ordered = any(_couples(node) for node in walk(self.kernel.body))
         loops = [loop for loop in self._loops if isinstance(loop, While)]
         blocks = [block for loop in loops for block in (loop.test, loop.body)]
@@ -226,14 +226,13 @@ class Program(EagerDict):
 
     @cached_property
     def has_roles(self) -> bool:
-        """Has the kernel instructions of whole warpgroups, or mbarriers, by which warps with roles
-        of their own wait for each other?"""
+        """True if warps may have roles: the kernel has instructions of warpgroups, or mbarriers."""
         ops = (node.instr for node in walk(self.kernel.body) if isinstance(node, Op))
         return any(instr.threads > 32 or classify.uses_mbarrier(instr) for instr in ops)
 
     @cached_property
     def multiplies_in_loops(self) -> bool:
-        """Tell whether a loop multiplies matrices."""
+        """True if a loop multiplies matrices."""
         inside = (node for loop in self._loops for node in walk(Block([loop])))
         return any(isinstance(node, Op) and node.instr.shape for node in inside)
 
@@ -272,7 +271,7 @@ class Program(EagerDict):
 
 
 def _couples(node: Any) -> bool:
-    """Tell whether the node shows in which order CTAs run: strong or atomic global accesses, and prints.
+    """True if the node shows in which order CTAs run: strong or atomic global accesses, and prints.
 
     Accesses to shared memory do not count: a chunk has whole clusters.
     """

@@ -167,7 +167,7 @@ class RegisterFile:
                 self.home(vreg)
 
     def lacks(self, vregs: frozenset[int]) -> bool:
-        """Tell whether some active threads have not written some of these registers."""
+        """True if some active threads have not written some of these registers."""
         chunk, partial = self.chunk, self.partial
         key = vregs, id(chunk.mask)
         if key in self.found:

@@ -121,7 +121,7 @@ def shadow_error(shadow: int, size: int) -> int:
 
 @native.inlined
 def all_written(shadow: int, size: int) -> bool:
-    """Are all bytes written? Compares up to 8 bytes at a time."""
+    """True if all bytes are written. It compares up to 8 bytes at a time."""
     good = True
     if size >= 8:
         for start in range(0, size, 8):
@@ -135,7 +135,7 @@ def all_written(shadow: int, size: int) -> bool:
 
 @native.inlined
 def in_flight(shadow: int, size: int) -> bool:
-    """Tell whether an asynchronous copy or an mbarrier owns any of the bytes."""
+    """True if an asynchronous copy or an mbarrier owns any of the bytes."""
     states = np.uint64(0)
     if size >= 8:
         for start in range(0, size, 8):
@@ -195,7 +195,7 @@ def _disclose_all(states: Any, pages: Any, forget: bool) -> None:
 
 @native.inlined
 def are_filled(states: int, pages: int, low: int, high: int) -> bool:
-    """Tell whether all pages with bytes from `low` to before `high` of a CTA are known to be written.
+    """True if all pages with bytes from `low` to before `high` of a CTA are known to be written.
 
     Afterwards the states speak for them.
     """
@@ -210,7 +210,7 @@ def are_filled(states: int, pages: int, low: int, high: int) -> bool:
 
 @native.inlined
 def is_stamped(stamps: Any, address: int) -> bool:
-    """May the page of an address in a CTA hold stamps? stamps: (words,), those of the CTA."""
+    """True if the page of an address in a CTA may hold stamps. stamps: (words,), those of the CTA."""
     pages = stamps.size // PAGE_WORDS
     stamped: bool = stamps.size > 0 and stamps[stamps.size - pages + address // PAGE] != 0
     return stamped

@@ -139,7 +139,7 @@ class Masks:
         return union
 
     def covers(self, a: np.ndarray, b: np.ndarray) -> bool:
-        """Tell whether all threads of `b` are in `a`."""
+        """True if all threads of `b` are in `a`."""
         if a is b:
             return True
         known = self._covers.get((id(a), id(b)))

@@ -113,7 +113,7 @@ def array_text(value: np.ndarray) -> str:
 
 
 def _plain_decimals(known: np.ndarray) -> bool:
-    """Tell whether the numbers read well without exponents."""
+    """True if the numbers read well without exponents."""
     if known.dtype.kind != "f":
         return True
     sizes = np.abs(known[np.isfinite(known) & (known != 0)])

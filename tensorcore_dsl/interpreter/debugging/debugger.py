@@ -14,7 +14,7 @@ from tensorcore_dsl.ir.nodes import Mark
 
 
 def enabled() -> bool:
-    """Does `breakpoint()` stop? PYTHONBREAKPOINT=0 switches it off, as in Python.
+    """True if `breakpoint()` stops. PYTHONBREAKPOINT=0 switches it off, as in Python.
 
     Returns
     -------
@@ -56,7 +56,7 @@ class Debugger:
             self._stop(machine, mark)
 
     def _same_line(self, mark: Mark) -> bool:
-        """Tell whether the focus has just stopped on the line of this `breakpoint()`."""
+        """True if the focus has just stopped on the line of this `breakpoint()`."""
         before = self.plan.stopped
         if mark.kind != "stop" or before is None or before.kind != "line":
             return False

@@ -176,7 +176,7 @@ class HangReport:
         return f", announcing {size.value} bytes" if isinstance(size, nodes.Const) else ""
 
     def _waits_for_first(self, mask: np.ndarray) -> bool:
-        """Tell whether threads wait for phase 0 of mbarriers, at which nobody has arrived."""
+        """True if threads wait for phase 0 of mbarriers, at which nobody has arrived."""
         mbarriers = self.ctx.mbarriers
         slots = mbarriers.waited_for(mask)
         return bool(slots) and not any(mbarriers.phase(*p) for p in slots) and not self._arrivals(mask)

@@ -103,7 +103,7 @@ def chain(
 def _follows(
     program: Program, before: Sequence[AsyncProduct], product: AsyncProduct, heads: Collection[int]
 ) -> bool:
-    """Tell whether a product may execute at once with the products before it."""
+    """True if a product may execute at once with the products before it."""
     last = before[-1]
     between = range(last.at + 1, product.at)
     some = [*before, product]

@@ -270,7 +270,7 @@ class _Compiler:
         return product.run
 
     def _takes_all(self, op: nodes.Op, mask: int | None) -> bool:
-        """Tell whether all lanes take part in an instruction that names its lanes."""
+        """True if all lanes take part in an instruction that names its lanes."""
         return mask is None or any(
             operand.name == "mask" and isinstance(source, nodes.Const) and const_bits(source) == ALL_LANES
             for source, operand in zip(op.operands, op.instr.operands, strict=True)

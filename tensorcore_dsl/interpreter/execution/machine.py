@@ -360,7 +360,7 @@ class Machine:
             ctx.limit = min(ctx.limit, self.scheduler.limit(at))
 
     def _overtakes(self, at: int) -> bool:
-        """Tell whether a jump ahead passes cohorts that should run first."""
+        """True if a jump ahead passes cohorts that should run first."""
         for position, cohort in self.ctx.cohorts.items():
             if position < at and not cohort.waiting and cohort.rounds <= self.rounds:
                 return True
@@ -437,7 +437,7 @@ class Machine:
         raise errors.Deadlock(text, ctx.loc(at))
 
     def _miscounted(self, at: int) -> bool:
-        """Tell whether threads there wait for a barrier with too many bytes, or another count than before."""
+        """True if threads there wait for a barrier with too many bytes, or another count than before."""
         mask, barriers = self.ctx.cohorts[at].mask, self.ctx.barriers
         counts = (barriers.recounted(*place) for place in barriers.waited_for(mask))
         return any(counts) or self.ctx.mbarriers.surplus(mask)

@@ -90,7 +90,7 @@ def independent_runs(block: nodes.Block) -> list[list[Any]]:
 
 
 def _joins(node: Any, run: list[Any]) -> bool:
-    """Tell whether `node` may join `run`: it has the instruction of `run`, and uses none of its results."""
+    """True if `node` may join `run`: it has the instruction of `run`, and uses none of its results."""
     first = run[-1]
     if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
         return False

@@ -170,7 +170,7 @@ class Watchdog(EagerDict):
         return ""
 
     def _is_due(self, head: int) -> bool:
-        """Tell whether it is time to look at the numbers that a loop compares."""
+        """True if it is time to look at the numbers that a loop compares."""
         due = self.iterations[head] - self.looked.get(head, 0) >= SAMPLE
         if due:
             # Steps that almost wrap around between two looks at a fixed distance would seem short.
@@ -178,7 +178,7 @@ class Watchdog(EagerDict):
         return due
 
     def _moves_apart(self, head: int) -> bool:
-        """Tell whether the numbers that must become equal have moved apart at each of the last looks."""
+        """True if the numbers that must become equal have moved apart at each of the last looks."""
         ctx, loop, differences = self.ctx, self.ctx.program.loops[head], []
         for op in loop.equalities:
             a, b = (
@@ -269,7 +269,7 @@ class Watchdog(EagerDict):
         return iterations[head] - first
 
     def _recurs(self, probe: _Probe) -> bool:
-        """Tell whether these threads stand here with equal registers, and all else is equal."""
+        """True if these threads stand here with equal registers, and all else is equal."""
         ctx = self.ctx
         changed = self.version != probe.version
         if changed and probe.digest == _UNKNOWN:
@@ -303,7 +303,7 @@ class Watchdog(EagerDict):
         return ""
 
     def repeats_all(self, mask: np.ndarray) -> bool:
-        """Tell whether all threads of `mask` are known to repeat themselves, or to wait."""
+        """True if all threads of `mask` are known to repeat themselves, or to wait."""
         self._note_asked()
         return bool((self.repeats[mask] >= self.since).all())
 
@@ -374,7 +374,7 @@ class Watchdog(EagerDict):
 
 
 def _alike(one: _Digest, other: _Digest) -> bool:
-    """Tell whether one of the hashes is known and equal."""
+    """True if one of the hashes is known and equal."""
     return any(a is not None and a == b for a, b in zip(one, other, strict=True))
 
 

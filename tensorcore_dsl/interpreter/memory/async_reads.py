@@ -15,8 +15,10 @@ from tensorcore_dsl.lowering import vectorised
 def _are_plain(
     chunks: int, count: int, limit: int, states: int, pages: int, checked: bool, stamps: Any
 ) -> bool:
-    """Does all of the chunks whose addresses begin at `chunks` lie in the CTA, written and without
-    stamps? False also where a page has stamps, of whatever thread."""
+    """True if the chunks, whose addresses begin at `chunks`, lie in the CTA, written and without stamps.
+
+    False also if a page has a stamp of any thread.
+    """
     low, high = limit, 0
     for i in range(count):
         at = int(native.peek64(chunks + 8 * i))

@@ -258,7 +258,7 @@ def _readers(line: int, length: int, readers: Any) -> Any:
 
 @native.inlined
 def _line_is_free(line: int, length: int, states: Any, readers: Any) -> bool:
-    """May a load overwrite `length` bytes? No copy, barrier or reader has any of them."""
+    """True if a load may overwrite `length` bytes: no copy, barrier or reader has any of them."""
     busy = np.uint64(0)
     for byte in range(0, length, 8):
         busy |= native.peek64(states.ctypes.data + line + byte)
@@ -271,7 +271,7 @@ def _line_is_free(line: int, length: int, states: Any, readers: Any) -> bool:
 
 @native.inlined
 def _takes_pages(target: int, end: int, states: Any, pages: Any, readers: Any) -> bool:
-    """Tell whether a load from `target` to before `end` fills whole pages that nobody has any byte of.
+    """True if a load from `target` to before `end` fills whole pages that nobody has any byte of.
 
     Then they are in flight.
     """

@@ -65,8 +65,10 @@ class Code:
         return self.layouts[self._numbers[region]]
 
     def is_ready(self, micro_ops: int, threads: int) -> bool:
-        """Is the code there, or is it worth while to make it? To ask counts as an execution of
-        `micro_ops` by single steps."""
+        """True if the code exists, or if compiling it now pays.
+
+        Each call counts as an execution of `micro_ops` by single steps.
+        """
         if self._name:
             return True
         with forms.COMPILING:

@@ -398,8 +398,7 @@ def merge(kept: int, warp: int, lanes: int, back: bool) -> None:
 
 @native.inlined
 def _words_are_plain(addresses: int, size: int, limit: int, states: int, pages: int, checked: bool) -> bool:
-    """Do `size` bytes at the 32-bit addresses of all lanes of a warp lie in a CTA, aligned and
-    written?"""
+    """True if `size` bytes at the 32-bit address of each lane lie in the CTA, aligned and written."""
     high = int(native.max32(addresses))
     if high + size > limit:
         return False

@@ -143,12 +143,12 @@ class Region(EagerDict):
 
     @property
     def straight(self) -> bool:
-        """Tell whether all threads take one way through it."""
+        """True if all threads take one way through it."""
         return len(self.blocks) == len(self.exits) == 1
 
     @cached_property
     def turns(self) -> bool:
-        """Tell whether it has loops."""
+        """True if it has loops."""
         return any(
             block.jump is not None and self.start <= block.jump[0] < block.end for block in self.blocks
         )
@@ -164,7 +164,7 @@ class Region(EagerDict):
 
     @cached_property
     def is_global(self) -> bool:
-        """Tell whether it accesses global memory."""
+        """True if it accesses global memory."""
         return any(space == "global" for how in self.accesses for space, _ in how.traffic)
 
 
@@ -347,7 +347,7 @@ def regions_of(program: Program, flow: RegionFlow, cuts: Iterable[int], level: i
 
 
 def _repeats(program: Program, flow: RegionFlow, at: int) -> bool:
-    """Tell whether a loop whose steps all have micro-operations contains this one."""
+    """True if a loop whose steps all have micro-operations contains this one."""
     micro_ops, jumps = program.micro_ops, flow.jumps
     return any(
         jump.label.at <= at <= position

@@ -155,7 +155,7 @@ def _who(book: Any, serial: int) -> int:
 
 @inlined
 def _ours(book: Any, serial: int) -> bool:
-    """Tell whether an access was made in this chunk."""
+    """True if an access was made in this chunk."""
     ours: bool = int(peek32(book[OWNER] + 4 * (serial >> PAGE_BITS))) == book[CHUNK]
     return ours
 
@@ -239,7 +239,7 @@ def first_of(book: Any, code: int) -> tuple[int, int, int]:
 
 @compiled
 def compatible(book: Any, by: Any, serial: int) -> bool:
-    """Tell whether both accesses are strong, of one size, with scopes that include each other."""
+    """True if both accesses are strong, of one size, with scopes that include each other."""
     who = _who(book, serial)
     earlier = int(peek8(book[STRONG] + (who >> WARP_BITS)))
     if by.strong == 0 or (by.strong ^ earlier) & (ATOMIC - 1):
@@ -293,7 +293,7 @@ def examine(book: Any, by: Any, code: int, what: int, place: int, vector: int, r
 
 @compiled
 def _observed(book: Any, by: Any, serial: int, step: int, reads: int) -> bool:
-    """Tell whether a read that happened before this access observed the last write, a strong one."""
+    """True if a read that happened before this access observed the last write, a strong one."""
     if int(peek8(book[STRONG] + step)) == 0:
         return False
     while reads != 0:
@@ -331,14 +331,14 @@ def prepend(book: Any, serial: int, lanes: int, rest: int) -> Any:
 
 @inlined
 def has_nodes(book: Any) -> bool:
-    """Tell whether there are nodes for the accesses of a warp, or no more to be had."""
+    """True if there are nodes for the accesses of a warp, or no more to be had."""
     enough: bool = book[NEXT_NODE] + NODES_OF_A_WARP <= book[END_NODE] or book[END_NODE] == NODE_ROOM
     return enough
 
 
 @inlined
 def joins_chain(book: Any, code: int, serial: int) -> bool:
-    """Tell whether a weak read of the own cluster joins a code without a look at it.
+    """True if a weak read of the own cluster joins a code without a look at it.
 
     Where many threads read the same places, chains are long, and mostly no read is ordered before
     another one. So one access in SELDOM + 1 drops those that it stands for. In between they cost
@@ -422,7 +422,7 @@ def _split(book: Any, code: int) -> tuple[int, int, int]:
 
 @compiled
 def _elsewhere(book: Any, serial: int, thread: int) -> bool:
-    """Tell whether another cluster made an access."""
+    """True if another cluster made an access."""
     if not _ours(book, serial):
         return True
     warp = _who(book, serial) & WARP_MASK

@@ -412,7 +412,7 @@ def _stamped_thread(stamp: Any, first: int) -> int:
 
 @inlined
 def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
-    """Tell whether the chunk at `at` has a word whose thread has not fenced since it stored there.
+    """True if the chunk at `at` has a word whose thread has not fenced since it stored there.
 
     first: the first thread of the cluster.
     """

@@ -135,7 +135,7 @@ class Footprint:
                     yield int(np.argmax(codes == code)), serial, 0 if many else lanes, bool(known)
 
     def _known(self, serial: int, lanes: int, acquired: dict[int, np.ndarray], vector: int) -> bool:
-        """Tell whether an access is known to a thread that has acquired these vectors.
+        """True if an access is known to a thread that has acquired these vectors.
 
         lanes: 0 for an asynchronous operation, which has a column of its own.
         """

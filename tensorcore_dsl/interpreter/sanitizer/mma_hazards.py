@@ -87,7 +87,7 @@ class ProductUse(EagerDict):
         return replace(uses[0], accumulators=accumulators, a=a, inputs=inputs)
 
     def meets(self, use: RegisterUse) -> bool:
-        """Tell whether a step may not use its registers while it is in flight."""
+        """True if a step may not use its registers while it is in flight."""
         return not (
             self.accumulators.isdisjoint(use.reads + use.writes)
             and self.inputs.isdisjoint(use.writes)
@@ -95,7 +95,7 @@ class ProductUse(EagerDict):
         )
 
     def excludes(self, use: ProductUse) -> bool:
-        """Tell whether a product may not be issued while it is in flight."""
+        """True if a product may not be issued while it is in flight."""
         shared = use.inputs if self.shape == use.shape else use.inputs | use.accumulators
         return not self.accumulators.isdisjoint(shared)
 
@@ -206,7 +206,7 @@ class MmaHazards:
         self.add(use, ((use, step),))
 
     def allows(self, use: ProductUse) -> bool:
-        """Tell whether the registers of products pass the checks of `issue`."""
+        """True if the registers of products pass the checks of `issue`."""
         groups, _ = self.chunk.units(WARPGROUP)
         unfenced = np.count_nonzero(self._unfenced(use, groups))
         return not unfenced and not any(self._owners_of(use, groups))

@@ -137,7 +137,7 @@ class RaceFinding:
 
     @property
     def _many(self) -> bool:
-        """Tell whether it is one of several reads by CTAs, and the last ones are not known any more."""
+        """True if it is one of several reads by CTAs, and the last ones are not known any more."""
         instr = self._owner.names.instruction(self._step)
         return self.lanes == 0 and (instr is None or not classify.is_async_operation(instr))
 
@@ -319,7 +319,7 @@ class RaceFinding:
 
     @property
     def _is_same_issuer(self) -> bool:
-        """Tell whether the thread itself has issued the bulk store of the other access."""
+        """True if the thread itself has issued the bulk store of the other access."""
         races, kind = self.races, f"bulk {'loads' if self.what == history.READ else 'stores'}"
         cta, thread = np.array([[self.thread // races.names.group], [self.thread]])
         return bool(races.columns_of(kind, cta, thread) == races.launch.who[self.serial + 1])

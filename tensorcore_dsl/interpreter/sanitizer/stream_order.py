@@ -103,7 +103,7 @@ class Earlier(NamedTuple):
 
     @property
     def may_read(self) -> bool:
-        """May it still read? Not if only the end of its CTAs lets the next launch start."""
+        """True if it may still read. False if only the end of its CTAs lets the next launch start."""
         return self.launch.triggers or not self.distance
 
 

@@ -75,7 +75,7 @@ def strength(instr: Instruction) -> int:
 
 
 def compatible_abroad(strong: int, other: int, same_device: bool) -> bool:
-    """Tell whether accesses of these strengths are no race, though different launches make them."""
+    """True if accesses of these strengths are no race, though different launches make them."""
     same_size = (strong ^ other) & (ATOMIC - 1) == 0
     least = GPU_SCOPE if same_device else SYSTEM_SCOPE
     return strong != 0 and same_size and min(strong, other) >> SIZE_BITS >= least
@@ -163,7 +163,7 @@ class Signals:
 
 
 def _reached(value: int, least: int, bits: int) -> bool:
-    """Tell whether a counter, which may have wrapped around, has reached a value."""
+    """True if a counter, which may have wrapped around, has reached a value."""
     return (value - least) % (1 << bits) < 1 << bits - 1
 
 
@@ -370,7 +370,7 @@ def _cluster(races: Detector, thread: int) -> int:
 
 
 def _includes(races: Detector, thread: int, scope: int, message: Message) -> bool:
-    """Tell whether the scopes of both sides include the other thread."""
+    """True if the scopes of both sides include the other thread."""
     if _cta(races, thread) == message.cta:
         return True
     if _cluster(races, thread) % races.launch.devices != message.device:

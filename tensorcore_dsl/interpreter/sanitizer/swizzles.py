@@ -70,7 +70,7 @@ class Swizzles:
                     self._refuse(int(threads[row]), step, place, _name(swizzle), _name(other))
 
     def _differ(self, ctas: np.ndarray, granules: np.ndarray, swizzle: int, other: int) -> Any:
-        """Tell whether a granule holds other bytes than where `other` has put the element."""
+        """True if a granule holds other bytes than where `other` has put the element."""
         here = (granules << self.shift)[..., None] + np.arange(1 << self.shift)
         none = np.array(0)
         there = swizzled(swizzled(here, swizzle, none), other, none)

@@ -105,7 +105,7 @@ class VectorClocks:
         self.kept = 0  # how many of them were in use when they were last counted
 
     def reserve(self, count: int) -> None:
-        """Have at least `count` free rows."""
+        """Make room for `count` more rows."""
         rows = self.rows
         free = int(rows.counts[FREE])
         if free >= count:
@@ -333,7 +333,7 @@ def _join(k: Any, target: int, source: int) -> None:
 
 @compiled
 def _dominates(k: Any, row: int, message: int) -> bool:
-    """Tell whether a row knows a message already."""
+    """True if a row knows a message already."""
     if k.foreign[message] != 0 and k.foreign[message] != k.foreign[row]:
         return False
     for vector in range(k.known.shape[0]):
@@ -345,7 +345,7 @@ def _dominates(k: Any, row: int, message: int) -> bool:
 
 @inlined
 def _is_uniform(k: Any, keys: Any, first: int, span: int) -> bool:
-    """Tell whether all threads of a span have one key and one row."""
+    """True if all threads of a span have one key and one row."""
     same = True
     for thread in range(first, first + span, 32):
         same = same and keys[thread] == keys[first] and k.row_of[thread] == k.row_of[first]

@@ -306,7 +306,7 @@ def _located(where: Any, address: int, first: int) -> tuple[int, int]:
 
 @inlined
 def _know_the_same(book: Any, first: int) -> bool:
-    """Tell whether the lanes of a warp have seen equal accesses."""
+    """True if the lanes of a warp have seen equal accesses."""
     same: bool = native.has_stride64(book[ROW_OF] + 8 * first, 0)
     return same
 
@@ -339,7 +339,7 @@ def _touch_lines(book: Any, kind: int, lines: int, each: int, serial: int, first
 
 @inlined
 def _line_is_known(book: Any, code: int, row: int, floor: int, first: int, local: bool) -> bool:
-    """Tell whether all lanes of a warp know of all accesses of a line.
+    """True if all lanes of a warp know of all accesses of a line.
 
     row: the kind of the line's code if these lanes accessed the same granules. floor: all threads
     know of all accesses up to this serial number.
@@ -386,7 +386,7 @@ def _touch_row(
 
 @inlined
 def _alike(codes: int, each: int, code: int, moves: bool) -> bool:
-    """Tell whether the codes of 32 lanes, `each` of a lane, are equal, or have the lane added."""
+    """True if the codes of 32 lanes, `each` of a lane, are equal, or have the lane added."""
     if each == 1 or not moves:
         alike = True
         for some in range(each):
@@ -414,8 +414,7 @@ def _fill(codes: int, each: int, code: int) -> None:
 
 @inlined
 def _warp_knows(book: Any, code: int, first: int, local: bool) -> bool:
-    """Is a code that of lane 0 of a warp, and do all lanes of this one know what the same lanes of
-    that one did?"""
+    """True for the code of lane 0 of a warp whose accesses this warp knows, lane by lane."""
     serial, row = code >> LANE_BITS, int(peek64(book[ROW_OF] + 8 * first))
     if code & KIND != 0 or serial > book[SINCE]:
         return False
@@ -532,14 +531,14 @@ def _touch_known(
 
 @inlined
 def _is_below(code: int, floor: int) -> bool:
-    """Tell whether a code is empty, or one access of threads with a serial number up to `floor`."""
+    """True if a code is empty, or one access of threads with a serial number up to `floor`."""
     below: bool = code >> LANE_BITS <= floor and code & KIND <= ALL
     return below
 
 
 @compiled
 def _knows(book: Any, by: Any, code: int, overwrites: bool) -> bool:
-    """Does a lane know of all accesses of a code? overwrites: they are reads before a store."""
+    """True if a lane knows of all accesses of a code. overwrites: they are reads before a store."""
     while code != 0:
         if code & KIND in (ASYNC, MANY):
             return False

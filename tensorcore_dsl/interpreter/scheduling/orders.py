@@ -139,7 +139,7 @@ def order_of(order: Any) -> Order | None:
 
 
 def is_unusual(order: Order | None) -> bool:
-    """Tell whether an order decides what PTX leaves open in another way than the default order."""
+    """True if an order decides what PTX leaves open in another way than the default order."""
     if isinstance(order, Schedule):
         return order.base != "up"
     return order is not None and order % 2 == 1
@@ -165,13 +165,13 @@ class Scheduler(Protocol):
 
 
 def is_point(step: Step) -> bool:
-    """Tell whether a step accesses memory or synchronises, so that others can tell when it runs."""
+    """True if a step accesses memory or synchronises, so that others can tell when it runs."""
     instr = step.instr
     return instr is not None and (classify.accesses_memory(instr) or classify.is_synchronisation(instr))
 
 
 def is_divisible(step: Step) -> bool:
-    """Tell whether the lanes of a warp may execute a point at different times."""
+    """True if the lanes of a warp may execute a point at different times."""
     if step.instr is None or classify.is_aligned(step.instr):
         return False
     return is_point(step) and not step.instr.effects & CONVERGENT_EFFECTS

@@ -390,7 +390,7 @@ class Mbarriers(EagerDict):
         return int(self.at(cta, slot)[PHASE])
 
     def surplus(self, mask: np.ndarray) -> bool:
-        """Tell whether threads of `mask` wait for a phase with more bytes than were expected."""
+        """True if threads of `mask` wait for a phase with more bytes than were expected."""
         return any(self.at(*slot)[MISSING] < 0 for slot in self.waited_for(mask))
 
     def wait_text(self, cta: int, slot: int) -> str:
