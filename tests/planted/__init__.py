@@ -21,5 +21,5 @@ CLASSES = (
     "mutants_of_tutorial",
     "deadlocks",
     "devices",
-    "more",
+    "everyday_code",
 )

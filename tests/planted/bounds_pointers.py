@@ -185,6 +185,21 @@ BULK_ADD = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32"
 BOX_LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 
 
+def written_tile(elements):
+    """A tile of ones that bulk copies may read; another tile lies behind it."""
+    tile, other = tc.shared(elements, tc.f32, align=128), tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x % elements] = 1.0
+    other[tc.threadIdx.x] = 7.0
+    tc.fence_proxy_async()
+    tc.barrier()
+    return tile
+
+
+def end_stores():
+    tc.tma_store_commit()
+    tc.tma_store_wait(0)
+
+
 @planted.marked(
     OutOfBounds, "128 bytes from byte 0 on leave a shared f32 tile of 28, which has 112 bytes", (4, 32)
 )
@@ -239,8 +254,7 @@ def bulk_store(x, mistake: tc.Const):
     tc.barrier()
     if tc.threadIdx.x == 0:
         tc.emit(BULK_STORE, x.at(2, 0), tile.at(1 if mistake else 0, 0), 128)  # here
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
+        end_stores()
 
 
 @planted.marked(
@@ -257,8 +271,7 @@ def bulk_reduction_past_a_row(x, mistake: tc.Const):
     if tc.threadIdx.x == 0:
         row = x[1]
         tc.emit(BULK_ADD, row.at(0), tile.at(0), 128 if mistake else 64)  # here
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
+        end_stores()
 
 
 @planted.marked(
@@ -362,14 +375,9 @@ def copy_by_an_integer(x, n, mistake: tc.Const):
     OutOfBounds, "byte 127 leaves a shared f32 tile of 28, which has 112 bytes", (32,), np.uint32(128)
 )
 def bulk_store_by_an_integer(x, size: tc.u32, mistake: tc.Const):
-    tile, other = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32)
-    tile[tc.threadIdx.x % 28] = 1.0
-    other[tc.threadIdx.x] = 7.0
-    tc.fence_proxy_async()
-    tc.barrier()
+    tile = written_tile(28)
     tc.emit(BULK_STORE, x.at(0), tile.at(0), size, pred=tc.threadIdx.x & (2 if mistake else 32))  # here
-    tc.tma_store_commit()
-    tc.tma_store_wait(0)
+    end_stores()
 
 
 @planted.marked(InvalidArithmetic, "division of 7 by 0", np.int32(0))
@@ -469,31 +477,21 @@ def box_of_another_swizzle(x, mistake: tc.Const):
 
 @planted.marked(OutOfBounds, "byte 127 leaves a shared f32 tile of 28, which has 112 bytes", (32,))
 def bulk_store_by_address(x, mistake: tc.Const):
-    tile, other = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32)
-    tile[tc.threadIdx.x % 28] = 1.0
-    other[tc.threadIdx.x] = 7.0
-    tc.fence_proxy_async()
-    tc.barrier()
+    tile = written_tile(28)
     if tc.threadIdx.x == 0:
         tc.emit(BULK_STORE, x.address, tile.address + 16, 112 if mistake else 96)  # here
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
+        end_stores()
 
 
 @planted.marked(
     OutOfBounds, "byte 127 leaves a shared f32 tile of 28, which has 112 bytes", (32,), np.uint32(112)
 )
 def bulk_store_of_a_run_time_size_by_address(x, n: tc.u32, mistake: tc.Const):
-    tile, other = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32)
-    tile[tc.threadIdx.x % 28] = 1.0
-    other[tc.threadIdx.x] = 7.0
-    tc.fence_proxy_async()
-    tc.barrier()
+    tile = written_tile(28)
     if tc.threadIdx.x == 0:
         tc.emit(BULK_STORE, x.address, tile.address, n - 112)
         tc.emit(BULK_STORE, x.address, tile.address, n + (16 if mistake else 0))  # here
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
+        end_stores()
 
 
 @planted.marked(OutOfBounds, "byte 255 leaves a shared f32 tile of 4x8, which has 128 bytes", (8, 32))
@@ -555,14 +553,10 @@ def vector_by_run_time_address(i, mistake: tc.Const):
     OutOfBounds, "byte 143 leaves a shared f32 tile of 32, which has 128 bytes", (64,), 1, np.uint32(128)
 )
 def bulk_store_by_run_time_address(x, i, n: tc.u32, mistake: tc.Const):
-    tile, other = tc.shared(32, tc.f32, align=128), tc.shared(32, tc.f32)
-    tile[tc.threadIdx.x], other[tc.threadIdx.x] = 1.0, 7.0
-    tc.fence_proxy_async()
-    tc.barrier()
+    tile = written_tile(32)
     if tc.threadIdx.x == 0:
         tc.emit(BULK_STORE, x.address, tile.address + 16 * i, n - (0 if mistake else 16))  # here
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
+        end_stores()
 
 
 @planted.marked(
