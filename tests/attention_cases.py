@@ -40,6 +40,32 @@ def operands(
     return q, k, v
 
 
+LENGTHS = (1, 1), (1, 500), (129, 1), (128, 128), (257, 129)
+# What outputs and gradients are compared for: arguments of `operands`, and options.
+CASES: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
+    **{
+        f"any length{', causal' * causal}": [
+            ({"queries": queries, "keys": keys}, {"causal": causal}) for queries, keys in LENGTHS
+        ]
+        for causal in (False, True)
+    },
+    "heads that share keys": [
+        ({"queries": 70, "keys": 90, "heads": 4, "shared_by": 2, "batch": 2}, {"causal": causal})
+        for causal in (False, True)
+    ],
+    "softcap and scale": [({"queries": 100, "keys": 120}, {"softcap": 3.0, "scale": 0.5, "causal": True})],
+    **{
+        f"window {window}": [({"queries": 300, "keys": 280}, {"window": window, "causal": c}) for c in causal]
+        for window, causal in (
+            ((40, None), (False, True)),
+            ((None, 20), (False,)),
+            ((0, 0), (False,)),
+            ((2**40, 2**40), (False,)),
+        )
+    },
+}
+
+
 def seen(queries: int, keys: int, causal: bool, window: Any) -> np.ndarray:
     """Which key (column) each query sees, one by one."""
     left, right = window or (None, None)

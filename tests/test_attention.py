@@ -10,7 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tests.attention_cases import BF16, F16, FAMILIES, exact, operands, starts
+from tests.attention_cases import BF16, CASES, F16, FAMILIES, exact, operands, starts
 
 pytestmark = pytest.mark.thorough
 
@@ -46,18 +46,10 @@ def test_other_depths(family, dim, width):
     check(operands(70, 150, dim, width), family, causal=True)
 
 
-LENGTHS = (1, 1), (1, 500), (129, 1), (128, 128), (257, 129)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_lengths(family, causal):
-    """Each in a launch of the same kernel, which depends on no length."""
-    for queries, keys in LENGTHS:
-        check(operands(queries, keys), family, causal=causal)
-
-
-def test_heads_share_keys(family):
-    check(operands(70, 90, heads=4, shared_by=2, batch=2), family)
+@pytest.mark.parametrize("case", CASES)
+def test_cases_agree_with_float64(family, case):
+    for shapes, options in CASES[case]:
+        check(operands(**shapes), family, **options)
 
 
 @pytest.mark.parametrize(
@@ -67,15 +59,6 @@ def test_heads_share_keys(family):
 def test_few_queries_of_heads_that_share_keys(queries, shared_by, options, family):
     """Their rows fill a tile together."""
     check(operands(queries, 150, heads=2 * shared_by, shared_by=shared_by, batch=2), family, **options)
-
-
-@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0), (2**40, 2**40)])
-def test_windows(family, window):
-    check(operands(300, 280), family, window=window, causal=window == (40, None))
-
-
-def test_softcap_and_scale(family):
-    check(operands(100, 120), family, softcap=3.0, scale=0.5, causal=True)
 
 
 def test_queries_that_see_no_key(family):

@@ -14,7 +14,18 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.hopper import attention_key_gradients, attention_query_gradients
 from tensorcore_dsl.kernels.host import attention_backward as host
-from tests.attention_cases import BF16, F16, FAMILIES, ROUNDOFF, choose, module_of, operands, seen, starts
+from tests.attention_cases import (
+    BF16,
+    CASES,
+    F16,
+    FAMILIES,
+    ROUNDOFF,
+    choose,
+    module_of,
+    operands,
+    seen,
+    starts,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -130,27 +141,10 @@ def test_choice_of_kernels(problem, chosen):
     assert (2 - plan.gradients.one_pass, plan.splits) == chosen
 
 
-LENGTHS = (1, 1), (1, 300), (129, 1), (128, 128), (260, 129)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_lengths(family, causal):
-    """All lengths run the same kernels, which depend on none."""
-    for queries, keys in LENGTHS:
-        check(operands(queries, keys), family, causal=causal)
-
-
-def test_heads_share_keys(family):
-    check(operands(70, 90, heads=4, shared_by=2, batch=2), family, causal=True)
-
-
-@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0)])
-def test_windows(family, window):
-    check(operands(200, 180), family, window=window)
-
-
-def test_softcap_and_scale(family):
-    check(operands(100, 120), family, softcap=3.0, scale=0.5, causal=True)
+@pytest.mark.parametrize("case", CASES)
+def test_cases_agree_with_float64(family, case):
+    for shapes, options in CASES[case]:
+        check(operands(**shapes), family, **options)
 
 
 def test_gradients_through_lse(family):
