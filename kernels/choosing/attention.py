@@ -41,17 +41,17 @@ def _choose_tile(traits: AttentionTraits, queries: int) -> AttentionConfig:
     short = traits.right and queries <= SHORT_QUERIES
     several = short or traits.softcap or traits.page or traits.pack > 1
     consumers = 3 if narrow and not several else 2
-    of_queries = 64 * consumers * max(row_q, row_v)
+    query_bytes = 64 * consumers * max(row_q, row_v)
     # A thread holds width / 2 sums of the output, keys / 2 scores, keys / 4 registers of P.
     fragments = FRAGMENT_REGISTERS[consumers]
     if traits.left or traits.softcap:
         fragments -= MASK_REGISTERS + (traits.pack > 1)  # rows of several heads take one more
-    of_registers = (fragments - traits.width // 2) * 4 // 3
-    of_memory = (SMEM_BYTES - SMEM_RESERVED - of_queries) // (STAGES * (row_q + row_v))
+    keys_in_registers = (fragments - traits.width // 2) * 4 // 3
+    keys_in_memory = (SMEM_BYTES - SMEM_RESERVED - query_bytes) // (STAGES * (row_q + row_v))
     unit = PAGE_UNIT if traits.page else 16
-    keys = min(MAX_KEYS, of_registers, of_memory) // unit * unit
-    spare = SMEM_BYTES - SMEM_RESERVED - of_queries - STAGES * keys * (row_q + row_v)
-    q_stages = 2 if spare >= of_queries else 1
+    keys = min(MAX_KEYS, keys_in_registers, keys_in_memory) // unit * unit
+    spare = SMEM_BYTES - SMEM_RESERVED - query_bytes - STAGES * keys * (row_q + row_v)
+    q_stages = 2 if spare >= query_bytes else 1
     return AttentionConfig(keys, consumers, STAGES, q_stages, waits_late=not narrow)
 
 
@@ -61,8 +61,8 @@ def section_of(traits: AttentionTraits, keys: int, lines: int) -> int:
     Tiles of a causal mask differ in length: many heads advance together, and the longest tiles start
     first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
     """
-    of_head = 2 * keys * (traits.depth + traits.width)
-    sections = cdiv(lines, max(L2_BYTES // of_head, 1))
+    bytes_per_head = 2 * keys * (traits.depth + traits.width)
+    sections = cdiv(lines, max(L2_BYTES // bytes_per_head, 1))
     return cdiv(lines, sections) if traits.right else 1
 
 
@@ -97,10 +97,10 @@ def choose_backward(problem: AttentionProblem, sequences: int) -> tuple[Backward
     traits, (one_pass, splits) = problem.traits, choose_kernels(problem, sequences)
     if one_pass:
         return BackwardConfig(2 if max(traits.depth, traits.width) <= SLAB else 1), splits
-    of_keys, of_values = slabs(traits.depth), slabs(traits.width)
+    key_slabs, value_slabs = slabs(traits.depth), slabs(traits.width)
     size = 2 * 64 * SLAB  # bytes of a slab of 64 rows; two of them hold P of a block
-    free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - of_keys - of_values - 2 * P_STAGES
-    stages = min(free // (of_keys + of_values), 3)
+    free = (SMEM_BYTES - 2 * SMEM_RESERVED) // size - key_slabs - value_slabs - 2 * P_STAGES
+    stages = min(free // (key_slabs + value_slabs), 3)
     return BackwardConfig(1, 64, stages, stages), splits
 
 
@@ -123,11 +123,11 @@ def choose_kernels(problem: AttentionProblem, sequences: int) -> tuple[bool, int
 
     def time(one_pass: bool, splits: int) -> float:
         """Time of all gradients, in times of the longest tile of one kernel without splits."""
-        of_sums = SUM_TIME * splits * kv_heads * sequences * seen if splits > 1 else 0
+        sums_time = SUM_TIME * splits * kv_heads * sequences * seen if splits > 1 else 0
         if one_pass:
-            return rounds(keys, 128, kv_heads * splits) / splits + of_sums
-        of_keys = KEY_TILE_TIME * rounds(keys, 64, kv_heads * splits) / splits
-        return of_keys + QUERY_TILE_TIME * seen * rounds(queries, QUERY_ROWS, heads) + of_sums
+            return rounds(keys, 128, kv_heads * splits) / splits + sums_time
+        key_time = KEY_TILE_TIME * rounds(keys, 64, kv_heads * splits) / splits
+        return key_time + QUERY_TILE_TIME * seen * rounds(queries, QUERY_ROWS, heads) + sums_time
 
     # Above D 96, one kernel spills registers with tanh.
     counts = [True, False] if most <= (96 if traits.softcap else 128) else [False]

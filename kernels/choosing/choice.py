@@ -118,8 +118,8 @@ def kinds_of(problem: GemmProblem, *names: str) -> tuple[int, ...]:
     dtype, kinds = problem.multiplied_as, list[int]()
     if "sm90" in names:
         readable = all(families.is_read_by_tma(x) for x in (problem.a, problem.b))
-        of_f32 = [menu.PARTS, menu.FRAGMENTS] if readable else [menu.PARTS]
-        kinds += of_f32 if dtype == tc.f32 else [menu.WGMMA]
+        f32_kinds = [menu.PARTS, menu.FRAGMENTS] if readable else [menu.PARTS]
+        kinds += f32_kinds if dtype == tc.f32 else [menu.WGMMA]
     if "sm80" in names:
         kinds.append(menu.F64 if dtype == tc.f64 and families.has_wgmma() else menu.MMA)
         if dtype in families.VECTORS and problem.accumulate != tc.f16:

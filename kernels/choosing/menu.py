@@ -181,9 +181,9 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     }
     suitable = np.zeros(len(menu.configs), bool)
     for kind in set(menu.kind.tolist()):
-        of_kind, suits = menu.kind == kind, rules[kind]
-        configs = menu.select(of_kind)
-        suitable[of_kind] = np.where(configs.swap_ab, suits(configs, shape.swapped), suits(configs, shape))
+        has_kind, suits = menu.kind == kind, rules[kind]
+        configs = menu.select(has_kind)
+        suitable[has_kind] = np.where(configs.swap_ab, suits(configs, shape.swapped), suits(configs, shape))
     # Swap AB stores transposed tiles: of 16-bit or tf32 results, without an epilogue.
     refused = shape.out_bytes != (4 if shape.itemsize == 4 else 2) or shape.has_epilogue
     return suitable & ~(refused & (menu.kind == WGMMA) & (menu.swap_ab > 0))

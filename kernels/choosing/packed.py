@@ -79,9 +79,9 @@ def choose_packed(
     check_wgmma(by_tma)
     microseconds, config = _choose_wgmma(M, N, K, format)
     if M >= MANY_ROWS and one_type:
-        of_many_rows = _choose_many_rows(M, N, K, format, by_threads)
-        if of_many_rows[0] < microseconds:
-            return of_many_rows[1]
+        many_rows = _choose_many_rows(M, N, K, format, by_threads)
+        if many_rows[0] < microseconds:
+            return many_rows[1]
     return config
 
 

@@ -282,11 +282,11 @@ def with_check(
     paged = "block_table" in lists
 
     def checked(*arrays: Any) -> None:
-        of_queries, of_keys = (on_host(x) for x in arrays[at : at + 2])
-        _check_starts("q", of_queries, queries)
+        query_starts, key_starts = (on_host(x) for x in arrays[at : at + 2])
+        _check_starts("q", query_starts, queries)
         if not paged:
-            _check_starts("k", of_keys, keys)
-        elif (most := int(np.diff(of_keys).max())) > keys:
+            _check_starts("k", key_starts, keys)
+        elif (most := int(np.diff(key_starts).max())) > keys:
             raise tc.ArgumentError(
                 f"cu_seqlens has a sequence of {most} keys; its row of block_table has pages of {keys} in all"
             )

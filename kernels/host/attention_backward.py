@@ -189,8 +189,8 @@ class Workspaces:
         _, heads, queries, _ = problem.shape
         groups: Any = ()
         if splits > 1:
-            of_keys = [problem.arrays[name].shape for name in "kv"]
-            groups = tuple((batch, splits * heads, *rest) for batch, heads, *rest in of_keys)
+            key_shapes = [problem.arrays[name].shape for name in "kv"]
+            groups = tuple((batch, splits * heads, *rest) for batch, heads, *rest in key_shapes)
         if problem.traits.packed:
             blocks = queries // BM + 1
             return cls(BM, shares, (blocks, heads, sequences), (queries // BM + sequences) * heads, groups)
@@ -226,10 +226,10 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         return before, (q, k, v, grad, *rows, dk, dv, *last), (q, k, v, grad, *rows, dq, *last)
 
     # A packed sequence may have all queries, or all keys; CTAs behind the end of one have no work.
-    of_keys = cdiv(keys, ampere.ROWS), kv_heads, sequences
+    key_grid = cdiv(keys, ampere.ROWS), kv_heads, sequences
     launches = (
         (sum_rows, spaces.grid, THREADS, {"BM": ampere.ROWS, "traits": traits}),
-        (ampere.key_gradients, of_keys, ampere.THREADS * ampere.column_parts(traits), {"traits": traits}),
+        (ampere.key_gradients, key_grid, ampere.THREADS * ampere.column_parts(traits), {"traits": traits}),
         (ampere.query_gradients, spaces.grid, ampere.THREADS, {"traits": traits}),
     )
     return _bind_all(problem, launches, by_kernel, arrays, stream)
@@ -243,9 +243,9 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     sequences = arrays[7].shape[0] - 1 if traits.packed else batch
     config, splits = choose_backward(problem, sequences)
     spaces = Workspaces.of(problem, config.BM, SHARES if config.one_pass else 0, sequences, splits)
-    of_head, groups = cdiv(keys, config.BN), kv_heads * splits
-    tiles, query_tiles = of_head * groups * sequences, cdiv(queries, QUERY_ROWS) * heads * sequences
-    section = LONG_SECTION if of_head >= MANY_TILES else SECTION  # not for packed sequences
+    tiles_per_head, groups = cdiv(keys, config.BN), kv_heads * splits
+    tiles, query_tiles = tiles_per_head * groups * sequences, cdiv(queries, QUERY_ROWS) * heads * sequences
+    section = LONG_SECTION if tiles_per_head >= MANY_TILES else SECTION  # not for packed sequences
     if not config.one_pass:
         section = section_of(traits, keys, heads * batch)
     if traits.packed:  # each sequence may begin a tile
@@ -263,26 +263,26 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         starts = padded(tuple(lists), tickets)[:2]
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         numbers = *starts, scale, cap, problem.scale, left, right
-        of_keys = *targets, *numbers, heads // groups, splits, section
+        key_arguments = *targets, *numbers, heads // groups, splits, section
         last = [] if splits == 1 else [(*targets, dk, dv, starts[1], splits)]
         if not config.one_pass:
             main = q, k, v, grad, *rows, tickets
-            return before, (*main, *of_keys), (*main, dq, *numbers, section), *last
-        of_queries = *sums, dq, *starts, keys, problem.scale, left, right
-        return before, (q, k, v, grad, *rows, *sums, turns, tickets, *of_keys), of_queries, *last
+            return before, (*main, *key_arguments), (*main, dq, *numbers, section), *last
+        query_arguments = *sums, dq, *starts, keys, problem.scale, left, right
+        return before, (q, k, v, grad, *rows, *sums, turns, tickets, *key_arguments), query_arguments, *last
 
     options = {"config": config, "traits": traits}
-    of_rows = {"BM": config.BM, "traits": traits, "shares": max(spaces.shares, 1)}
-    of_tiles, threads = min(tiles, SMS), hopper.THREADS
+    row_options = {"BM": config.BM, "traits": traits, "shares": max(spaces.shares, 1)}
+    grid, threads = min(tiles, SMS), hopper.THREADS
     launches: tuple[Any, ...] = (
-        (sum_rows, spaces.grid, THREADS, of_rows),
-        (hopper.attention_backward_kernel, of_tiles, threads, options),
+        (sum_rows, spaces.grid, THREADS, row_options),
+        (hopper.attention_backward_kernel, grid, threads, options),
         (finish, spaces.grid, 2 * WARPGROUP, options),
     )
     if not config.one_pass:
         launches = (
             launches[0],
-            (key_gradients, of_tiles, threads, options),
+            (key_gradients, grid, threads, options),
             (query_gradients, min(query_tiles, SMS), threads, {"traits": traits}),
         )
     if splits > 1:

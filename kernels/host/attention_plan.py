@@ -91,14 +91,14 @@ class AttentionPlan:
             added = f"; the f32 sums of {self.splits} groups of heads are added, from the first one on"
         if config is None:
             step = SIZES[self._slabs]
-            of_keys = f"{heads}queries upwards in tiles of {step}: one sum of the tensor cores"
-            of_queries = f"keys upwards in tiles of {step}: one sum of the tensor cores"
+            key_order = f"{heads}queries upwards in tiles of {step}: one sum of the tensor cores"
+            query_order = f"keys upwards in tiles of {step}: one sum of the tensor cores"
         else:
-            of_keys = (
+            key_order = (
                 f"blocks of {config.BM} queries from the last one to the first, {heads}upwards in a block: "
                 f"one sum of the tensor cores"
             )
-            of_queries = (
+            query_order = (
                 f"keys from the last tile of {QUERY_KEYS} to the first, upwards in a tile: one sum of the "
                 f"tensor cores"
                 if not config.one_pass
@@ -114,8 +114,8 @@ class AttentionPlan:
             "dS": f"{ds}, from the left in f32, rounded to {name} in products",
             "delta": "f32, of 16 lanes with 8 of 128 columns each: fma(dO, o, sum), upwards; then lanes 8, "
             "4, 2, 1 apart; minus grad_lse",
-            "dV, dK": f"{of_keys}; dK then times scale{added}; both rounded to {name}",
-            "dQ": f"{of_queries}; then times scale, rounded to {name}",
+            "dV, dK": f"{key_order}; dK then times scale{added}; both rounded to {name}",
+            "dQ": f"{query_order}; then times scale, rounded to {name}",
         }
 
     @property

@@ -99,8 +99,8 @@ def plan_packed(
     summation = partial(summation_of_packed, problem, b.format, config)
     if isinstance(config, HopperConfig):
         _check_many_rows(config, b.format, one_type)
-        of_tma = HopperTraits(store_by_threads=by_threads, **shared)
-        plan = plan_hopper(packed_gemm, config, of_tma, (M, N), format=b.format)
+        hopper_traits = HopperTraits(store_by_threads=by_threads, **shared)
+        plan = plan_hopper(packed_gemm, config, hopper_traits, (M, N), format=b.format)
         return replace(plan, summation=summation)
     grid = cdiv(N, config.columns), cdiv(M, config.tokens), config.split_k
     kernel = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
@@ -108,8 +108,8 @@ def plan_packed(
     plan = Plan(kernel, config, traits, grid, (("format", b.format),), summation=summation)
     if config.split_k == 1:
         return plan
-    of_parts = AmpereTraits(vec_a=vec_a)
-    return replace(plan, traits=of_parts, partial_sums=traits, partial_dtype=tc.f32)
+    part_traits = AmpereTraits(vec_a=vec_a)
+    return replace(plan, traits=part_traits, partial_sums=traits, partial_dtype=tc.f32)
 
 
 def check_packed(options: GemmOptions, row_out: Any = None) -> None:
@@ -151,7 +151,7 @@ def _check_many_rows(config: HopperConfig, format: WeightFormat, one_type: bool)
 
 def _check_config(config: Any, K: int, by_tma: bool, family: str | None) -> None:
     """Refuse another configuration, one with more parts of K than chunks, and one that cannot run here."""
-    kind = next((name for name, of_family in FAMILIES.items() if isinstance(config, of_family)), None)
+    kind = next((name for name, classes in FAMILIES.items() if isinstance(config, classes)), None)
     if kind is None:
         raise tc.ArgumentError(
             f"config is {config}; packed weights take a kernels.MixedConfig, a kernels.HopperMixedConfig "

@@ -61,8 +61,8 @@ class PackedWeights:
     @property
     def format(self) -> WeightFormat:
         """Format of the packing."""
-        of_groups = 0 if self.scales.shape[0] == 1 else self.group
-        return WeightFormat(self.dtype, of_groups, self.zeros is not None)
+        group = 0 if self.scales.shape[0] == 1 else self.group
+        return WeightFormat(self.dtype, group, self.zeros is not None)
 
     @property
     def operands(self) -> tuple[Any, Any, Any]:

@@ -273,10 +273,10 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
 def _check_swapped(problem: GemmProblem, kernel: tc.Kernel, config: HopperConfig) -> None:
     """Refuse swap AB for results that are not of 16 bits, and with row reductions."""
     unsupported = ""
-    of_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
-    if not of_16_bits and kernel not in (SM90[tc.tf32], f32_fragments_gemm):
+    has_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
+    if not has_16_bits and kernel not in (SM90[tc.tf32], f32_fragments_gemm):
         unsupported = f"a product of {problem.multiplied_as}"
-    elif of_16_bits and problem.d.type.dtype.bits != 16:
+    elif has_16_bits and problem.d.type.dtype.bits != 16:
         unsupported = f"D of {problem.d.type.dtype}"
     elif problem.row_reductions:
         unsupported = "row_reductions"
@@ -355,8 +355,8 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
     _check_split_k(problem, config)
     dtype = accumulator_dtype(problem.dtype)
     vec_d = 16 if problem.N * dtype.itemsize % 16 == 0 else dtype.itemsize
-    of_parts = replace(traits, has_c=False, scaled=False, epilogue=None, vec_d=vec_d)
-    return Plan(kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype)
+    part_traits = replace(traits, has_c=False, scaled=False, epilogue=None, vec_d=vec_d)
+    return Plan(kernel, config, part_traits, grid, extra, partial_sums=traits, partial_dtype=dtype)
 
 
 def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:

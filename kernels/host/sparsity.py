@@ -47,8 +47,8 @@ class SparseMatrix:
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        of_two = isinstance(self.shape, tuple) and len(self.shape) == 2
-        if not of_two or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in self.shape):
+        is_pair = isinstance(self.shape, tuple) and len(self.shape) == 2
+        if not is_pair or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in self.shape):
             raise tc.ArgumentError(
                 f"shape is {brief(self.shape)}; it must be the rows and columns of the matrix"
             )

@@ -23,10 +23,10 @@ def bind_split(
     bind_product: binds the product for its arguments.
     """
     a, b, *others = arguments
-    *of_a, M, K = a.shape
-    *of_b, _, N = b.shape
+    *batch_a, M, K = a.shape
+    *batch_b, _, N = b.shape
     depth = depth_of_parts(K)
-    shape_a, shape_b = (*of_a, M, depth), (*of_b, N, depth)
+    shape_a, shape_b = (*batch_a, M, depth), (*batch_b, N, depth)
     kind, size = ("f32", shape_a, shape_b), 4 * (math.prod(shape_a) + math.prod(shape_b))
 
     def parts_like(a: Any) -> tuple[Any, Any, Any]:

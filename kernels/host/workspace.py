@@ -22,10 +22,10 @@ def cached_workspace(like: Any, stream: Any, kind: tuple[Any, ...], allocate: Ca
     A captured launch gets a workspace of its own, which the CUDA graph clears. Launches on NumPy
     arrays also do, since several threads may emulate at the same time.
     """
-    of_stream = _stream_key(like, stream)
-    if of_stream is None:
+    stream_key = _stream_key(like, stream)
+    if stream_key is None:
         return allocate()
-    key = of_stream, kind
+    key = stream_key, kind
     workspace = _cached.get(key)
     if workspace is None:
         workspace = _cached[key] = allocate()
@@ -39,14 +39,14 @@ def scratch(like: Any, stream: Any, kind: tuple[Any, ...], size: int, allocate: 
     A small workspace (size: bytes) is cached for the next launch on the stream, as allocation would
     take longer than the kernel.
     """
-    of_stream = _stream_key(like, stream) if size <= SMALL else None
-    key = of_stream, kind
-    cached = None if of_stream is None else _small.get(key)
+    stream_key = _stream_key(like, stream) if size <= SMALL else None
+    key = stream_key, kind
+    cached = None if stream_key is None else _small.get(key)
     if cached is not None:
         return cached
     with on_stream(like, stream):
         workspace = allocate()
-    if of_stream is not None:
+    if stream_key is not None:
         _small[key] = workspace
         if len(_small) > MAX_CACHED:
             del _small[next(iter(_small))]

@@ -75,13 +75,13 @@ def requested_family(family: str | None, config: Any) -> str | None:
         check_family(family)
     if config is None:
         return family
-    of_config = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]
-    if not of_config or family not in (None, *of_config):
+    names = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]
+    if not names or family not in (None, *names):
         raise tc.ArgumentError(
             f"config is {config}; it must be a kernels.AmpereConfig for sm80, or a "
             f"kernels.HopperConfig for sm90" + (f", and {family} was asked for" if family else "")
         )
-    return of_config[0]
+    return names[0]
 
 
 def has_wgmma() -> bool:

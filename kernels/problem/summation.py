@@ -122,8 +122,8 @@ class Summation:
         if self.chains:
             levels = (self.chains // self.warps).bit_length() - 1
             apart = ", then ".join(str(16 >> level) for level in range(levels))
-            of_warps = f"in pairs of lanes {apart} apart, then those of the {self.warps} warps "
-            within = of_warps if apart else ""
+            added = f"in pairs of lanes {apart} apart, then those of the {self.warps} warps "
+            within = added if apart else ""
             return (
                 f"upwards in {self.chains} chains, each of one element in {self.chains}; the "
                 f"chains are added {within}from the first one on"
