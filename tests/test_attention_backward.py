@@ -230,8 +230,8 @@ def test_every_synchronisation_is_needed_and_missed(text, monkeypatch):
 
 
 SPLIT = [
-    ("key", "cta.full_p[stage].wait(phase)"),
-    ("key", "clean[stage].wait(phase)"),
+    ("key", "cta.full_p[state.stage].wait(state.phase)"),
+    ("key", "clean[stage].wait(state.phase)"),
     ("key", "tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)"),
     ("query", "tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)"),
     ("query", "tc.syncwarp()"),

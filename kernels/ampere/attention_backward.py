@@ -160,7 +160,7 @@ def query_gradients(  # noqa: PLR0913
 
 
 @dataclass
-class Cta:
+class GradientsCta:
     """Shared memory of a CTA, and what its warps compute.
 
     Attributes
@@ -299,4 +299,4 @@ def make_cta(dtype, traits, softmax: Softmax, sequence: Sequence, parts: int):
     warp = tc.s32(tc.warp_id())
     row, part = warp % (ROWS // 16) * 16, (warp // (ROWS // 16) if parts > 1 else 0)
     mma = tc.mma.m16n8k16(dtype, dtype, tc.f32)
-    return Cta(mma, traits, softmax, sequence, own, others, row, part, parts)
+    return GradientsCta(mma, traits, softmax, sequence, own, others, row, part, parts)

@@ -32,6 +32,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import Softmax, page_of
 from tensorcore_dsl.kernels.hopper.attention_tiles import QueryTile, TileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+from tensorcore_dsl.kernels.hopper.pipeline import consumer_state, producer_state
 
 SLAB = 64  # 16-bit elements of a row of a shared tile: 128 bytes, the swizzle
 ORDER_BARRIER = 1  # named barriers: ORDER_BARRIER + c lets consumer c issue its products
@@ -76,7 +77,7 @@ class AttentionConfig:
 
 
 @dataclass
-class Stages:
+class TileStages:
     """Stages of tiles of Q, K or V: shared memory, tensor map, and two mbarriers a stage."""
 
     smem: Any
@@ -91,12 +92,12 @@ class Stages:
 
 
 @dataclass
-class Cta:
+class AttentionCta:
     """Shared memory and barriers of a CTA's producer and consumers.
 
     Attributes
     ----------
-    queries, keys, values : Stages
+    queries, keys, values : TileStages
         Tiles of Q, K and V. The memory of the queries also stages the output.
     drawn : tile
         For each stage of queries: sequence * heads + head, and the first query, or -1 behind the
@@ -105,9 +106,9 @@ class Cta:
         A word that no thread writes, see `keep_behind`.
     """
 
-    queries: Stages
-    keys: Stages
-    values: Stages
+    queries: TileStages
+    keys: TileStages
+    values: TileStages
     drawn: Any
     spare: Any
     tiles: TileList
@@ -191,8 +192,8 @@ def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, conf
     tiles = TileList(
         q, k, starts_q, starts_k, left, right, section, heads, group, sequences, rows, BN, traits
     )
-    queries = Stages(tile_q, map_q, full_q, empty_q)
-    keys, values = Stages(tile_k, map_k, full_k, empty_k), Stages(tile_v, map_v, full_v, empty_v)
+    queries = TileStages(tile_q, map_q, full_q, empty_q)
+    keys, values = TileStages(tile_k, map_k, full_k, empty_k), TileStages(tile_v, map_v, full_v, empty_v)
     if tc.threadIdx.x == 0:
         for stage in tc.static_range(config.q_stages):
             full_q[stage].init(1)
@@ -204,50 +205,51 @@ def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, conf
         tc.fence_mbarrier_init()
     tc.barrier()
     softmax = Softmax(traits, scale, cap)
-    return Cta(queries, keys, values, drawn, spare, tiles, softmax, qk, pv, config, traits)
+    return AttentionCta(queries, keys, values, drawn, spare, tiles, softmax, qk, pv, config, traits)
 
 
 # -- producer ---------------------------------------------------------------------------------
 
 
-def produce(cta: Cta, tickets, table):
+def produce(cta: AttentionCta, tickets, table):
     """Draw query tiles, and load their queries, keys and values. One thread runs this.
 
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
     V follows one tile behind K through the same number of stages.
     """
     config, tiles, drawn = cta.config, cta.tiles, cta.drawn
-    key_state, lagging, query_state = start(1), start(1), start(1)
+    key_state, value_state = producer_state(config.stages), producer_state(config.stages)
+    query_state = producer_state(config.q_stages)
     line, first, _, sequence, before = tiles.locate(tc.s32(tc.blockIdx.x), tc.s32(0), tc.s32(0))
     while first >= 0:
         tile = tiles.tile_at(line, first)
         key = tile.last
         load_keys(cta.keys, tile, key, key_state, tiles, table)
-        stage, phase = query_state
-        cta.queries.empty[stage].wait(phase)
+        stage = query_state.stage
+        cta.queries.empty[stage].wait(query_state.phase)
         drawn[stage, 0], drawn[stage, 1] = line, first  # published by the arrival below
         load_queries(cta.queries, tile, stage, cta.traits, -(-cta.traits.depth // SLAB))
         for _ in tc.range(1, tile.count):
-            key_state = advance(key_state, config.stages)
+            key_state = key_state.next()
             load_keys(cta.keys, tile, key - config.BN, key_state, tiles, table)
-            load_keys(cta.values, tile, key, lagging, tiles, table)
-            lagging, key = key_state, key - config.BN
-        load_keys(cta.values, tile, key, lagging, tiles, table)
-        key_state, query_state = advance(key_state, config.stages), advance(query_state, config.q_stages)
-        lagging = key_state
+            load_keys(cta.values, tile, key, value_state, tiles, table)
+            value_state, key = key_state, key - config.BN
+        load_keys(cta.values, tile, key, value_state, tiles, table)
+        key_state = key_state.next()
+        query_state = query_state.next()
+        value_state = key_state
         # Each CTA draws until it finds no tile, so there are as many tickets as tiles. The last
         # ticket leaves a zero for the next launch.
         ticket = tc.atomic("add", tickets.at(0), 1)
         line, first, count, sequence, before = tiles.locate(tc.gridDim.x + ticket, sequence, before)
         if (first < 0) & (ticket == count - 1):
             tc.atomic("exch", tickets.at(0), 0)
-    stage, phase = query_state
-    cta.queries.empty[stage].wait(phase)
-    drawn[stage, 1] = -1
-    cta.queries.full[stage].arrive()
+    cta.queries.empty[query_state.stage].wait(query_state.phase)
+    drawn[query_state.stage, 1] = -1
+    cta.queries.full[query_state.stage].arrive()
 
 
-def load_queries(queries: Stages, tile: QueryTile, stage, traits, slabs: int):
+def load_queries(queries: TileStages, tile: QueryTile, stage, traits, slabs: int):
     """Load the queries of all consumers, 64 rows each: `tokens` queries of `pack` heads."""
     consumers, full = queries.smem.shape[1], queries.full[stage]
     shape, strides = (traits.pack, traits.tokens, SLAB), (traits.tokens * SLAB, SLAB, 1)
@@ -260,11 +262,10 @@ def load_queries(queries: Stages, tile: QueryTile, stage, traits, slabs: int):
             tc.tma_load(rows, queries.map, place, full)
 
 
-def load_keys(stages: Stages, tile: QueryTile, key, key_state, tiles: TileList, table):
+def load_keys(stages: TileStages, tile: QueryTile, key, key_state, tiles: TileList, table):
     """Load a tile of K or V from key `key` on, when its stage is empty."""
-    stage, phase = key_state
-    traits, rows = tiles.traits, stages.map.box[2]
-    stages.empty[stage].wait(phase)
+    traits, rows, stage = tiles.traits, stages.map.box[2], key_state.stage
+    stages.empty[stage].wait(key_state.phase)
     stages.full[stage].arrive_expect_tx(stages.slabs * (tiles.BN // rows) * stages.map.bytes)
     for part in tc.static_range(0, tiles.BN, rows):
         place = tile.place[0], tile.kv_head, key + part
@@ -300,18 +301,18 @@ class Consumer:
     following: Any
 
 
-def consume(cta: Cta, number, o, lse):
+def consume(cta: AttentionCta, number, o, lse):
     """Compute 64 rows of each query tile. Consumers take turns at issuing products."""
     config, queries, drawn = cta.config, cta.queries, cta.drawn
     leader = tc.threadIdx.x % WARPGROUP == 0
     consumer = Consumer(number, leader, ORDER_BARRIER + (number + 1) % config.consumers)
     scores, out = cta.qk.d.zeros(), cta.pv.d.zeros()
-    key_state, query_state = start(0), start(0)
+    key_state, query_state = consumer_state(config.stages), consumer_state(config.q_stages)
     if number == config.consumers - 1:
         tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
     queries.full[0].wait(0)
-    while drawn[query_state[0], 1] >= 0:
-        q_stage, _ = query_state
+    while drawn[query_state.stage, 1] >= 0:
+        q_stage = query_state.stage
         tile = cta.tiles.tile_at(drawn[q_stage, 0], drawn[q_stage, 1])
         row = tile.first + cta.traits.tokens * number
         scores, out, factor, exponent, key_state = attend(
@@ -330,14 +331,14 @@ def consume(cta: Cta, number, o, lse):
         queries.empty[q_stage].arrive()
         if cta.traits.lse:
             store_exponents(lse, exponent, place, tile.end, packed)
-        key_state, query_state = advance(key_state, config.stages), advance(query_state, config.q_stages)
-        stage, phase = query_state
-        queries.full[stage].wait(phase)
+        key_state = key_state.next()
+        query_state = query_state.next()
+        queries.full[query_state.stage].wait(query_state.phase)
     if number == 0:
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
 
-def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, key_state):  # noqa: PLR0915
+def attend(cta: AttentionCta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, key_state):  # noqa: PLR0915
     """The output of 64 queries over all their key tiles, from the last tile to the first.
 
     Returns the registers of the scores, the output, the factor of each row's output, the logarithm
@@ -346,7 +347,7 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
     config, keys, values, pv = cta.config, cta.keys, cta.values, cta.pv
     leader, key = consumer.leader, tile.last
     best, total = tc.row_values(cta.qk.d, -math.inf), tc.row_values(cta.qk.d)
-    stage, phase = key_state
+    stage, phase = key_state.stage, key_state.phase
     keys.full[stage].wait(phase)
     scores = issue_scores(cta, scores, consumer.number, q_stage, stage)
     tc.wgmma_wait(0)
@@ -359,11 +360,11 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
     if cta.traits.packed and key + config.BN > tile.seen.keys:
         clear(cta, stage, phase, tile.seen.keys - key)
     for _ in tc.range(1, tile.count):
-        stage, phase = key_state
-        key_state = advance(key_state, config.stages)
-        next_stage, next_phase = key_state
+        stage, phase = key_state.stage, key_state.phase
+        key_state = key_state.next()
+        next_stage = key_state.stage
         key = key - config.BN
-        keys.full[next_stage].wait(next_phase)
+        keys.full[next_stage].wait(key_state.phase)
         tc.barrier(ORDER_BARRIER + consumer.number, 2 * WARPGROUP)
         scores = issue_scores(cta, scores, consumer.number, q_stage, next_stage)
         values.full[stage].wait(phase)
@@ -380,8 +381,8 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
         if tc.vote("any", (first_row < 1) | (second_row < 1)):
             out = out * shrink
         p = tc.as_operand(scores, pv.a)
-    stage, phase = key_state
-    values.full[stage].wait(phase)
+    stage = key_state.stage
+    values.full[stage].wait(key_state.phase)
     out = issue_output(cta, out, p, stage)
     factor, exponent = cta.softmax.finish(best, total)
     tc.wgmma_wait(0)
@@ -389,7 +390,7 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
     return scores, out, factor, exponent, key_state
 
 
-def issue_scores(cta: Cta, scores, consumer, q_stage, stage):
+def issue_scores(cta: AttentionCta, scores, consumer, q_stage, stage):
     """Issue q kᵀ of one key tile as one group of wgmma."""
     tc.wgmma_fence()
     depth = -(-cta.traits.depth // 16) * 16
@@ -402,7 +403,7 @@ def issue_scores(cta: Cta, scores, consumer, q_stage, stage):
     return scores
 
 
-def issue_output(cta: Cta, out, p, stage):
+def issue_output(cta: AttentionCta, out, p, stage):
     """Issue out += P v of one key tile as one group of wgmma."""
     tc.wgmma_fence()
     out = tc.wgmma_async(cta.pv, out, p, cta.values.smem[stage], b_major="mn")
@@ -410,7 +411,7 @@ def issue_output(cta: Cta, out, p, stage):
     return out
 
 
-def softmax_step(cta: Cta, scores, best, total, tile: QueryTile, row, key):
+def softmax_step(cta: AttentionCta, scores, best, total, tile: QueryTile, row, key):
     """A step of the softmax. Only tiles at an edge need a mask: those at a bound."""
     scores = cta.softmax.capped(scores)
     if tile.seen.needs_mask(row, cta.traits.tokens, key, cta.config.BN):
@@ -429,7 +430,7 @@ def keep_behind(total, spare):
         spare.at(0).store(each, pred=each < 0)
 
 
-def clear(cta: Cta, stage, phase, count):
+def clear(cta: AttentionCta, stage, phase, count):
     """Zero the rows of V behind the last key: 0 times NaN bits would be NaN.
 
     These rows hold values of the next sequence, or what was in a page before. All consumers share
@@ -494,15 +495,3 @@ def place_of(at, place, end, packed):
     tokens, heads = packed
     row = first + at % tokens
     return batch, head + at // tokens, row, (row < end) & (at // tokens < heads)
-
-
-def start(parity):
-    """The first stage, and the parity for a wait there."""
-    return tc.u32(0), tc.u32(parity)
-
-
-def advance(key_state, stages):
-    """Advance to the next stage; the parity flips behind the last one."""
-    stage, phase = key_state
-    last = stage == stages - 1
-    return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)

@@ -31,22 +31,22 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start
+from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
     EXCHANGE_BARRIER,
     READ_BARRIER,
     BackwardConfig,
-    Stages,
+    BlockStages,
+    Visit,
     block_stages,
     clear_keys,
-    following,
     init_barriers,
     issue,
     issue_sum,
     slabs,
     softmax_of,
-    stage_of,
+    state_of,
     store_sum,
     wait_for,
 )
@@ -60,13 +60,14 @@ from tensorcore_dsl.kernels.hopper.attention_dq import (
 )
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+from tensorcore_dsl.kernels.hopper.pipeline import consumer_state, producer_state
 
 THREADS = WARPGROUP * (1 + CONSUMERS)
 REGISTERS = 24, 240  # of a thread of the producer and of a consumer
 
 
 @dataclass
-class Cta:
+class BackwardCta:
     """Shared memory and barriers of a CTA.
 
     Attributes
@@ -92,8 +93,8 @@ class Cta:
     full_keys: Any
     empty_keys: Any
     drawn: Any
-    queries: Stages
-    grads: Stages
+    queries: BlockStages
+    grads: BlockStages
     exchange: Any
     dq: Any
     dq_visit: Any
@@ -175,7 +176,7 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
             empty_dq[stage].init(1)
         tc.fence_mbarrier_init()
     tc.barrier()
-    return Cta(
+    return BackwardCta(
         tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn,
         queries, grads, exchange, dq, dq_visit, full_dq, empty_dq, softmax, config, traits,
     )  # fmt: skip
@@ -190,7 +191,7 @@ def produce(cta: Any, tickets):
     cta: of this kernel, or of attention_key_gradients.
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
     """
-    states = start(1), tc.u32(cta.config.stages)
+    visit = Visit(producer_state(cta.config.q_stages), tc.u32(cta.config.stages))
     sequence, before = tc.s32(0), tc.s32(0)
     ticket = tc.atomic("add", tickets.at(0), 1)
     # `drawn` is published by the arrival at `full_keys`. It also keeps the parity for `empty_keys`:
@@ -202,12 +203,12 @@ def produce(cta: Any, tickets):
         cta.drawn[3] = cta.drawn[3] ^ 1
         cta.drawn[0], cta.drawn[1], cta.drawn[2] = drawn, head, number
         if drawn >= 0:
-            states = load_tile(cta, states)
+            visit = load_tile(cta, visit)
             ticket = tc.atomic("add", tickets.at(0), 1)
     cta.full_keys.arrive()
 
 
-def load_tile(cta: Cta, states):
+def load_tile(cta: BackwardCta, visit):
     """Load the keys and values of a tile, then Q and dO of each block that it visits."""
     tile, full = cta.tiles.tile_at(cta.drawn), cta.full_keys
     kv_head = cta.tiles.kv_head(tile)
@@ -218,18 +219,18 @@ def load_tile(cta: Cta, states):
             tc.tma_load(smem[slab], source, place, full)
     block, head = tile.end - 1, tc.s32(0)
     while block >= tile.first:
-        load_block(cta, cta.queries, tile, block, head, states[0])
-        load_block(cta, cta.grads, tile, block, head, stage_of(states[1], cta.config.stages))
-        states = following(states, cta.config)
+        load_block(cta, cta.queries, tile, block, head, visit.queries)
+        load_block(cta, cta.grads, tile, block, head, state_of(visit.number, cta.config.stages))
+        visit = visit.next()
         block, head = tile.after(block, head)
-    return states
+    return visit
 
 
-def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
+def load_block(cta: BackwardCta, part: BlockStages, tile: KeyTile, block, head, state):
     """Load a block of Q or dO and the numbers of its rows, when the stage is empty."""
-    (stage, phase), sequence = state, tile.sequence
+    stage, sequence = state.stage, tile.sequence
     full = part.full[stage]
-    part.empty[stage].wait(phase)
+    part.empty[stage].wait(state.phase)
     slabs = part.smem.shape[1]
     full.arrive_expect_tx(slabs * part.map.bytes + part.row_map.bytes)
     for slab in tc.static_range(slabs):
@@ -243,15 +244,15 @@ def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
 # -- consumers --------------------------------------------------------------------------------
 
 
-def consume(cta: Cta, number, dk, dv, softmax_scale):
+def consume(cta: BackwardCta, number, dk, dv, softmax_scale):
     """Compute a half of dK and dV of each tile, and of dQ of each block."""
-    tile_phase, states = tc.u32(0), (start(0), tc.u32(0))
+    tile_phase, visit = tc.u32(0), Visit(consumer_state(cta.config.q_stages), tc.u32(0))
     consumer = make_consumer(cta, number)
     cta.full_keys.wait(tile_phase)
     while cta.drawn[0] >= 0:
         tile = cta.tiles.tile_at(cta.drawn)
         clear_keys(cta, tile)
-        (dk_sum, dv_sum), states = differentiate(cta, consumer, tile, states)
+        (dk_sum, dv_sum), visit = differentiate(cta, consumer, tile, visit)
         # All products of both consumers have read the keys.
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
         first = tile.sequence.key_start + tile.key()
@@ -268,7 +269,7 @@ def consume(cta: Cta, number, dk, dv, softmax_scale):
         tile_phase = tile_phase ^ 1
         cta.full_keys.wait(tile_phase)
     for stage in tc.static_range(DQ_STAGES):
-        hand_over_end(cta, consumer.leader & (number == 0), *stage_of(states[1] + 2 + stage, DQ_STAGES))
+        hand_over_end(cta, consumer.leader & (number == 0), state_of(visit.number + 2 + stage, DQ_STAGES))
 
 
 def halves(smem):
@@ -301,7 +302,7 @@ class Consumer:
     v_rows: Any
 
 
-def make_consumer(cta: Cta, number):
+def make_consumer(cta: BackwardCta, number):
     """Consumer `number`."""
     dtype, traits, named = cta.keys.dtype, cta.traits, tc.wgmma
     score = named.m64n64k16(dtype, dtype, tc.f32)
@@ -313,59 +314,61 @@ def make_consumer(cta: Cta, number):
     return Consumer(number, leader, score, dk, dv, dq, k_rows, v_rows)
 
 
-def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
+def differentiate(cta: BackwardCta, consumer: Consumer, tile: KeyTile, visit):
     """Compute dK and dV of 64 keys over all visits, and dQ of each visit.
 
     A block has one or two parts of 64 queries. No product is in flight from one round of the loop to
     the next one: ptxas would put all products one after the other.
     """
     block, head = tile.end - 1, tc.s32(0)
-    wait_for(cta, cta.queries, tile, block, states[0])
-    scores = issue_scores(cta, consumer, states, 0)
-    wait_for(cta, cta.grads, tile, block, stage_of(states[1], cta.config.stages))
-    dp = issue_dp(cta, consumer, states, 0)
+    wait_for(cta, cta.queries, tile, block, visit.queries)
+    scores = issue_scores(cta, consumer, visit, 0)
+    wait_for(cta, cta.grads, tile, block, state_of(visit.number, cta.config.stages))
+    dp = issue_dp(cta, consumer, visit, 0)
     tc.wgmma_wait(1)  # the scores are complete
     sums = consumer.dk.d.zeros(), consumer.dv.d.zeros()
-    operand, sums = step_dv_ds(cta, consumer, tile, block, states, 0, scores, dp, sums)
+    operand, sums = step_dv_ds(cta, consumer, tile, block, visit, 0, scores, dp, sums)
     next_block, next_head = tile.after(block, head)
     while next_block >= tile.first:
-        operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
+        operand, sums = other_parts(cta, consumer, tile, block, visit, operand, sums)
         dq = issue_dq(cta, consumer)
-        before, states = states, following(states, cta.config)
-        wait_for(cta, cta.queries, tile, next_block, states[0])
-        scores = issue_scores(cta, consumer, states, 0)
-        sums = issue_dk(cta, consumer, before[0][0], cta.config.parts - 1, operand, sums)
+        before, visit = visit, visit.next()
+        wait_for(cta, cta.queries, tile, next_block, visit.queries)
+        scores = issue_scores(cta, consumer, visit, 0)
+        sums = issue_dk(cta, consumer, before.queries.stage, cta.config.parts - 1, operand, sums)
         tc.wgmma_wait(2)  # dq is complete
         tc.barrier_arrive(READ_BARRIER + consumer.number, CONSUMERS * WARPGROUP)
-        hand_over(cta, consumer, dq.elements(), stage_of(before[1] + 2, DQ_STAGES), tile, block, head)
-        wait_for(cta, cta.grads, tile, next_block, stage_of(states[1], cta.config.stages))
-        dp = issue_dp(cta, consumer, states, 0)
+        hand_over(cta, consumer, dq.elements(), state_of(before.number + 2, DQ_STAGES), tile, block, head)
+        wait_for(cta, cta.grads, tile, next_block, state_of(visit.number, cta.config.stages))
+        dp = issue_dp(cta, consumer, visit, 0)
         tc.wgmma_wait(2)  # the scores are complete; dk and dP may still be in flight
         block, head = next_block, next_head
         next_block, next_head = tile.after(block, head)
-        operand, sums = step_dv_ds(cta, consumer, tile, block, states, 0, scores, dp, sums, before[0][0])
-    operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
+        operand, sums = step_dv_ds(
+            cta, consumer, tile, block, visit, 0, scores, dp, sums, before.queries.stage
+        )
+    operand, sums = other_parts(cta, consumer, tile, block, visit, operand, sums)
     dq = issue_dq(cta, consumer)
-    sums = issue_dk(cta, consumer, states[0][0], cta.config.parts - 1, operand, sums)
+    sums = issue_dk(cta, consumer, visit.queries.stage, cta.config.parts - 1, operand, sums)
     tc.wgmma_wait(0)
-    hand_over(cta, consumer, dq.elements(), stage_of(states[1] + 2, DQ_STAGES), tile, block, head)
-    cta.queries.empty[states[0][0]].arrive(pred=consumer.leader)
-    return sums, following(states, cta.config)
+    hand_over(cta, consumer, dq.elements(), state_of(visit.number + 2, DQ_STAGES), tile, block, head)
+    cta.queries.empty[visit.queries.stage].arrive(pred=consumer.leader)
+    return sums, visit.next()
 
 
-def other_parts(cta: Cta, consumer: Consumer, tile: KeyTile, block, states, operand, sums):
+def other_parts(cta: BackwardCta, consumer: Consumer, tile: KeyTile, block, visit, operand, sums):
     """Continue with the second part of a block, if it has one."""
     for part in tc.static_range(1, cta.config.parts):
-        scores = issue_scores(cta, consumer, states, part)
-        sums = issue_dk(cta, consumer, states[0][0], part - 1, operand, sums)
-        dp = issue_dp(cta, consumer, states, part)
+        scores = issue_scores(cta, consumer, visit, part)
+        sums = issue_dk(cta, consumer, visit.queries.stage, part - 1, operand, sums)
+        dp = issue_dp(cta, consumer, visit, part)
         tc.wgmma_wait(2)
-        operand, sums = step_dv_ds(cta, consumer, tile, block, states, part, scores, dp, sums)
+        operand, sums = step_dv_ds(cta, consumer, tile, block, visit, part, scores, dp, sums)
     return operand, sums
 
 
 def step_dv_ds(
-    cta: Cta, consumer: Consumer, tile: KeyTile, block, states, part, scores, dp, sums, before=None
+    cta: BackwardCta, consumer: Consumer, tile: KeyTile, block, visit, part, scores, dp, sums, before=None
 ):
     """Compute Pᵀ and dSᵀ of one part of a block: add Pᵀ dO to dv, and put dSᵀ into shared memory.
 
@@ -373,9 +376,9 @@ def step_dv_ds(
     is in flight. `before`: the stage of Q of the block before, which is free then. Returns
     dSᵀ as an operand, and the sums.
     """
-    rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, states[1] % cta.config.stages
+    rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, visit.number % cta.config.stages
     query = block * cta.config.BM + 64 * part
-    lse_log2 = tc.load_columns(cta.queries.rows[states[0][0], rows], scores)
+    lse_log2 = tc.load_columns(cta.queries.rows[visit.queries.stage, rows], scores)
     key = tile.key() + 64 * consumer.number
     p, ds_factor = softmax_of(cta, tile.sequence.seen, scores, query, key, lse_log2, transposed=True)
     operand = tc.as_operand(p, consumer.dv.a)
@@ -398,26 +401,26 @@ def step_dv_ds(
     return operand, (dk, dv)
 
 
-def issue_scores(cta: Cta, consumer: Consumer, states, part):
+def issue_scores(cta: BackwardCta, consumer: Consumer, visit, part):
     """Issue k qᵀ of 64 queries."""
-    return issue(consumer.score, consumer.k_rows, cta.queries.smem[states[0][0]], part, cta.traits.depth)
+    k_rows = consumer.k_rows
+    return issue(consumer.score, k_rows, cta.queries.smem[visit.queries.stage], part, cta.traits.depth)
 
 
-def issue_dp(cta: Cta, consumer: Consumer, states, part):
+def issue_dp(cta: BackwardCta, consumer: Consumer, visit, part):
     """Issue dPᵀ = v dOᵀ of 64 queries."""
-    return issue(
-        consumer.score, consumer.v_rows, cta.grads.smem[states[1] % cta.config.stages], part, cta.traits.width
-    )
+    stage = visit.number % cta.config.stages
+    return issue(consumer.score, consumer.v_rows, cta.grads.smem[stage], part, cta.traits.width)
 
 
-def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
+def issue_dk(cta: BackwardCta, consumer: Consumer, stage, part, operand, sums):
     """Issue dk += dSᵀ q of 64 queries."""
     dk, dv = sums
     queries = cta.queries.smem[stage, : slabs(cta.traits.depth), 64 * part : 64 * part + 64]
     return issue_sum(consumer.dk, dk, operand, queries), dv
 
 
-def issue_dq(cta: Cta, consumer: Consumer):
+def issue_dq(cta: BackwardCta, consumer: Consumer):
     """Issue this consumer's share of dS k: 64 of 128 rows, or 64 rows and one slab of columns."""
     shape, strides = (cta.keys.shape[0], 1, 128, SLAB), (128 * SLAB, 128 * SLAB, SLAB, 1)
     keys, by_rows = cta.keys.with_parts(shape=shape, strides=strides), cta.config.parts > 1

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.attention import SLAB, advance, place_of, stage_matrices, store_rows
+from tensorcore_dsl.kernels.hopper.attention import SLAB, place_of, stage_matrices, store_rows
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+from tensorcore_dsl.kernels.hopper.pipeline import PipelineState
 
 CONSUMERS = 2
 # Named barriers of the consumers. READ_BARRIER + c: consumer c has read dS of the block before.
@@ -51,7 +52,7 @@ class BackwardConfig:
 
 
 @dataclass
-class Stages:
+class BlockStages:
     """Stages of blocks of Q or dO with a number for each row: memory, maps, two mbarriers a stage.
 
     Attributes
@@ -75,13 +76,13 @@ def slabs(depth: int) -> int:
     return -(-depth // SLAB)
 
 
-def block_stages(x, of_row, stages: int, slabs: int, BM: int) -> Stages:
+def block_stages(x, of_row, stages: int, slabs: int, BM: int) -> BlockStages:
     """Stages of blocks of `x`, with the numbers `of_row` of their rows."""
     smem = tc.shared((stages, slabs, BM, SLAB), x.dtype, swizzle=128)
     of_rows = tc.shared((stages, BM), tc.f32, align=128)
     full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
     of_blocks = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
-    return Stages(smem, of_blocks, of_rows, tc.tensor_map(of_row, (BM,)), full, empty)
+    return BlockStages(smem, of_blocks, of_rows, tc.tensor_map(of_row, (BM,)), full, empty)
 
 
 def init_barriers(full_keys, empty_keys, *parts):
@@ -94,14 +95,29 @@ def init_barriers(full_keys, empty_keys, *parts):
             part.empty[stage].init(arrivals)
 
 
-def following(states, config: BackwardConfig):
-    """The next stage of Q with its phase, and the number of the next visit."""
-    return advance(states[0], config.q_stages), states[1] + 1
+@dataclass
+class Visit:
+    """A visit of a block of queries by a tile of keys.
+
+    Attributes
+    ----------
+    queries : PipelineState
+        The stage of Q.
+    number : u32
+        Number of the visit, which gives the stages of dO, P and dQ, see `state_of`.
+    """
+
+    queries: PipelineState
+    number: Any
+
+    def next(self):
+        """The next visit."""
+        return Visit(self.queries.next(), self.number + 1)
 
 
-def stage_of(visit, stages: int):
-    """A visit's stage of `stages`, and its phase; `stages` visits later, the phase is the other one."""
-    return visit % stages, visit // stages % 2
+def state_of(visit, stages: int) -> PipelineState:
+    """The position of visit number `visit` in a ring of `stages` stages."""
+    return PipelineState(stages, visit % stages, visit // stages % 2)
 
 
 def issue(product, a, b, part, depth: int):
@@ -157,12 +173,11 @@ def store_sum(value, staging, place, end, target, width: int):
         store_rows(staging, place, end, target, width)
 
 
-def wait_for(cta, part: Stages, tile: KeyTile, block, state):
+def wait_for(cta, part: BlockStages, tile: KeyTile, block, state):
     """Wait for a block of Q or dO. Rows behind the last query of a packed sequence become zero."""
-    stage, phase = state
-    part.full[stage].wait(phase)
+    part.full[state.stage].wait(state.phase)
     if cta.traits.packed and (block + 1) * cta.config.BM > tile.sequence.queries:
-        clear(part.smem[stage], tile.sequence.queries - block * cta.config.BM, CONSUMERS * WARPGROUP)
+        clear(part.smem[state.stage], tile.sequence.queries - block * cta.config.BM, CONSUMERS * WARPGROUP)
         tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
 
 

@@ -30,10 +30,10 @@ def dq_product(dtype):
 def hand_over(cta, consumer, dq, state, tile: KeyTile, block, head):
     """Write the consumer's share of dQ to shared memory in the order of registers, for `add_up`.
 
-    state: a stage, and the parity with which it is empty.
+    state: the position of the stage, with the phase in which it is empty.
     """
-    stage, phase = state
-    cta.empty_dq[stage].wait(phase)
+    stage = state.stage
+    cta.empty_dq[stage].wait(state.phase)
     if consumer.leader & (consumer.number == 0):
         entry = cta.dq_visit[stage]
         entry[0], entry[1] = cta.drawn[0], tc.select(tile.active, cta.tiles.head(tile, head), -1)
@@ -45,12 +45,12 @@ def hand_over(cta, consumer, dq, state, tile: KeyTile, block, head):
     cta.full_dq[stage].arrive()
 
 
-def hand_over_end(cta, is_first, stage, phase):
+def hand_over_end(cta, is_first, state):
     """Tell the writer of a stage that no block follows."""
-    cta.empty_dq[stage].wait(phase)
+    cta.empty_dq[state.stage].wait(state.phase)
     if is_first:
-        cta.dq_visit[stage, 0] = -1
-    cta.full_dq[stage].arrive()
+        cta.dq_visit[state.stage, 0] = -1
+    cta.full_dq[state.stage].arrive()
 
 
 def add_up(cta, sums, turns, writer):

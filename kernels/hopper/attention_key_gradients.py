@@ -25,27 +25,28 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB, start
+from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_backward import produce
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
     EXCHANGE_BARRIER,
     BackwardConfig,
-    Stages,
+    BlockStages,
+    Visit,
     block_stages,
     clear,
     clear_keys,
-    following,
     init_barriers,
     issue,
     issue_sum,
     slabs,
     softmax_of,
-    stage_of,
+    state_of,
     store_sum,
 )
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+from tensorcore_dsl.kernels.hopper.pipeline import consumer_state
 
 THREADS = WARPGROUP * (1 + CONSUMERS)
 P_STAGES = 2  # blocks of P in shared memory
@@ -53,7 +54,7 @@ REGISTERS = 24, 248, 232  # of a thread of each role
 
 
 @dataclass
-class Cta:
+class KeyCta:
     """Shared memory and barriers of a CTA.
 
     Attributes
@@ -73,8 +74,8 @@ class Cta:
     full_keys: Any
     empty_keys: Any
     drawn: Any
-    queries: Stages
-    grads: Stages
+    queries: BlockStages
+    grads: BlockStages
     clean_queries: Any
     clean_grads: Any
     p: Any
@@ -152,20 +153,20 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
                 each[stage].init(WARPGROUP)
         tc.fence_mbarrier_init()
     tc.barrier()
-    return Cta(
+    return KeyCta(
         tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn, queries, grads,
         clean_queries, clean_grads, p, full_p, empty_p, softmax, config, traits,
     )  # fmt: skip
 
 
-def consume(cta: Cta, consumer, smem, target, factor):
+def consume(cta: KeyCta, consumer, smem, target, factor):
     """Compute one of the two sums of each tile, and store it times `factor`, through `smem`."""
-    tile_phase, states = tc.u32(0), (start(0), tc.u32(0))
+    tile_phase, visit = tc.u32(0), Visit(consumer_state(cta.config.q_stages), tc.u32(0))
     cta.full_keys.wait(tile_phase)
     while cta.drawn[0] >= 0:
         tile = cta.tiles.tile_at(cta.drawn)
         clear_keys(cta, tile)
-        total, states = sum_up(cta, consumer, tile, states)
+        total, visit = sum_up(cta, consumer, tile, visit)
         # All products of both consumers have read the keys and values.
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
         first = tile.sequence.key_start + tile.key()
@@ -179,126 +180,126 @@ def consume(cta: Cta, consumer, smem, target, factor):
         cta.full_keys.wait(tile_phase)
 
 
-def sum_up(cta: Cta, consumer, tile: KeyTile, states):
+def sum_up(cta: KeyCta, consumer, tile: KeyTile, visit):
     """One of the two sums over all visits of a tile.
 
     No product is in flight from one round of the loop to the next one.
     """
     block, head = tile.end - 1, tc.s32(0)
-    product = consumer.issue(tile, block, states)
+    product = consumer.issue(tile, block, visit)
     tc.wgmma_wait(0)
-    operand = tc.as_operand(consumer.a_matrix(tile, block, states, product), consumer.sums.a)
+    operand = tc.as_operand(consumer.a_matrix(tile, block, visit, product), consumer.sums.a)
     total = consumer.sums.d.zeros()
     next_block, next_head = tile.after(block, head)
     while next_block >= tile.first:
-        before, states = states, following(states, cta.config)
-        product = consumer.issue(tile, next_block, states)
+        before, visit = visit, visit.next()
+        product = consumer.issue(tile, next_block, visit)
         total = consumer.add(tile, block, before, operand, total)
         block, head = next_block, next_head
         next_block, next_head = tile.after(block, head)
         tc.wgmma_wait(1)  # the scores, or dP, are complete
-        a = consumer.a_matrix(tile, block, states, product)
+        a = consumer.a_matrix(tile, block, visit, product)
         tc.wgmma_wait(0)
         consumer.release(before)
         operand = tc.as_operand(a, consumer.sums.a)
-    total = consumer.add(tile, block, states, operand, total)
+    total = consumer.add(tile, block, visit, operand, total)
     tc.wgmma_wait(0)
-    consumer.release(states)
-    return total, following(states, cta.config)
+    consumer.release(visit)
+    return total, visit.next()
 
 
 @dataclass
 class ValueGradient:
     """The dV consumer and its products."""
 
-    cta: Cta
+    cta: KeyCta
     leader: Any
     score: Any
     sums: Any
 
-    def issue(self, tile: KeyTile, block, states):
+    def issue(self, tile: KeyTile, block, visit):
         """Issue k qᵀ."""
-        cta, stage = self.cta, states[0][0]
-        wait_for(cta, cta.queries, cta.clean_queries, tile, block, states[0], cleans=True)
+        cta, stage = self.cta, visit.queries.stage
+        wait_for(cta, cta.queries, cta.clean_queries, tile, block, visit.queries, cleans=True)
         return issue(self.score, cta.keys, cta.queries.smem[stage], 0, cta.traits.depth)
 
-    def a_matrix(self, tile: KeyTile, block, states, scores):
+    def a_matrix(self, tile: KeyTile, block, visit, scores):
         """Compute Pᵀ, and hand the factor of dSᵀ over to the dK consumer."""
         cta, thread = self.cta, tc.threadIdx.x % WARPGROUP
-        lse_log2 = tc.load_columns(cta.queries.rows[states[0][0]], scores)
+        lse_log2 = tc.load_columns(cta.queries.rows[visit.queries.stage], scores)
         p, ds_factor = softmax_of(
             cta, tile.sequence.seen, scores, block * cta.config.BM, tile.key(), lse_log2, transposed=True
         )
-        stage, phase = stage_of(states[1], P_STAGES)
-        cta.empty_p[stage].wait(phase ^ 1)
+        state = state_of(visit.number, P_STAGES)
+        cta.empty_p[state.stage].wait(state.phase ^ 1)
         elements = ds_factor.elements()
         for i in tc.static_range(len(elements) // 4):
-            cta.p.at(stage, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+            cta.p.at(state.stage, i, thread, 0).store(elements[4 * i : 4 * i + 4])
         tc.fence_proxy_async()  # the next block of Q comes by TMA, with its lse_log2
-        cta.full_p[stage].arrive()
+        cta.full_p[state.stage].arrive()
         return p
 
-    def add(self, tile: KeyTile, block, states, operand, total):
+    def add(self, tile: KeyTile, block, visit, operand, total):
         """Issue dv += Pᵀ dO."""
-        cta, state = self.cta, stage_of(states[1], self.cta.config.stages)
+        cta, state = self.cta, state_of(visit.number, self.cta.config.stages)
         wait_for(cta, cta.grads, cta.clean_grads, tile, block, state)
-        return issue_sum(self.sums, total, operand, cta.grads.smem[state[0]])
+        return issue_sum(self.sums, total, operand, cta.grads.smem[state.stage])
 
-    def release(self, states):
+    def release(self, visit):
         """Release the block of dO that the last sum has read."""
-        self.cta.grads.empty[states[1] % self.cta.config.stages].arrive(pred=self.leader)
+        self.cta.grads.empty[visit.number % self.cta.config.stages].arrive(pred=self.leader)
 
 
 @dataclass
 class KeyGradient:
     """The dK consumer and its products."""
 
-    cta: Cta
+    cta: KeyCta
     leader: Any
     score: Any
     sums: Any
 
-    def issue(self, tile: KeyTile, block, states):
+    def issue(self, tile: KeyTile, block, visit):
         """Issue dPᵀ = v dOᵀ."""
-        cta, state = self.cta, stage_of(states[1], self.cta.config.stages)
+        cta, state = self.cta, state_of(visit.number, self.cta.config.stages)
         wait_for(cta, cta.grads, cta.clean_grads, tile, block, state, cleans=True)
-        return issue(self.score, cta.values, cta.grads.smem[state[0]], 0, cta.traits.width)
+        return issue(self.score, cta.values, cta.grads.smem[state.stage], 0, cta.traits.width)
 
-    def a_matrix(self, tile: KeyTile, block, states, dp):
+    def a_matrix(self, tile: KeyTile, block, visit, dp):
         """Compute dSᵀ. The factor from the dV consumer lies in the same registers as dPᵀ."""
         cta, thread = self.cta, tc.threadIdx.x % WARPGROUP
-        of_grads = states[1] % cta.config.stages
+        of_grads = visit.number % cta.config.stages
         difference = dp - tc.load_columns(cta.grads.rows[of_grads], dp)
         tc.fence_proxy_async()  # the next block of dO comes by TMA, with its delta
         cta.grads.empty[of_grads].arrive()
-        stage, phase = stage_of(states[1], P_STAGES)
-        cta.full_p[stage].wait(phase)
+        state = state_of(visit.number, P_STAGES)
+        cta.full_p[state.stage].wait(state.phase)
         words: list[Any] = []
         for i in tc.static_range(len(difference.elements()) // 4):
-            words += cta.p.at(stage, i, thread, 0).load(4).elements()
-        cta.empty_p[stage].arrive()
+            words += cta.p.at(state.stage, i, thread, 0).load(4).elements()
+        cta.empty_p[state.stage].arrive()
         return tc.fragment(self.score.d, words) * difference
 
-    def add(self, tile: KeyTile, block, states, operand, total):
+    def add(self, tile: KeyTile, block, visit, operand, total):
         """Issue dk += dSᵀ q. P of the block has come, so Q has come before, and is clean."""
-        return issue_sum(self.sums, total, operand, self.cta.queries.smem[states[0][0]])
+        return issue_sum(self.sums, total, operand, self.cta.queries.smem[visit.queries.stage])
 
-    def release(self, states):
+    def release(self, visit):
         """Release the block of Q that the last sum has read."""
-        self.cta.queries.empty[states[0][0]].arrive(pred=self.leader)
+        self.cta.queries.empty[visit.queries.stage].arrive(pred=self.leader)
 
 
-def wait_for(cta: Cta, part: Stages, clean, tile: KeyTile, block, state, cleans=False):
+def wait_for(cta: KeyCta, part: BlockStages, clean, tile: KeyTile, block, state, cleans=False):
     """Wait for a block of Q or dO.
 
     One consumer cleans the rows behind the last query of a packed sequence: zeros must not meet NaN
     bits of the next sequence. Both consumers wait for it.
     """
-    stage, phase = state
-    part.full[stage].wait(phase)
+    stage = state.stage
+    part.full[stage].wait(state.phase)
     if cta.traits.packed:
         if cleans:
             if (block + 1) * cta.config.BM > tile.sequence.queries:
                 clear(part.smem[stage], tile.sequence.queries - block * cta.config.BM, WARPGROUP)
             clean[stage].arrive()
-        clean[stage].wait(phase)
+        clean[stage].wait(state.phase)

@@ -14,7 +14,7 @@ turns at it (ping-pong): while one computes dS, the tensor cores multiply for th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -23,12 +23,10 @@ from tensorcore_dsl.kernels.attention_scores import Softmax
 from tensorcore_dsl.kernels.hopper.attention import (
     ORDER_BARRIER,
     SLAB,
-    Stages,
-    advance,
+    TileStages,
     load_keys,
     load_queries,
     stage_matrices,
-    start,
     store_rows,
 )
 from tensorcore_dsl.kernels.hopper.attention_backward import REGISTERS
@@ -40,31 +38,32 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue_sum,
     slabs,
     softmax_of,
-    stage_of,
+    state_of,
 )
 from tensorcore_dsl.kernels.hopper.attention_tiles import QueryTile, TileList
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, WARPGROUP
+from tensorcore_dsl.kernels.hopper.pipeline import consumer_state
 
 BM, BN = 64 * CONSUMERS, 64  # queries and keys of a tile
 THREADS = WARPGROUP * (1 + CONSUMERS)
 
 
 @dataclass
-class Cta:
+class QueryCta:
     """Shared memory and barriers of a CTA.
 
     Attributes
     ----------
-    queries, grads, keys, values : Stages
+    queries, grads, keys, values : TileStages
         Q and dO have one stage, which is free when dQ is stored. The memory of Q stages dQ.
     drawn : tile
         Sequence * heads + head, and the first query, or -1 behind the last tile.
     """
 
-    queries: Stages
-    grads: Stages
-    keys: Stages
-    values: Stages
+    queries: TileStages
+    grads: TileStages
+    keys: TileStages
+    values: TileStages
     drawn: Any
     tiles: TileList
     sequences: Sequences
@@ -127,7 +126,7 @@ def make_cta(q, k, v, grad, tiles, sequences, softmax, traits):
     # Tiles first: they begin at multiples of 1024 bytes.
     tiles_of = [tc.shared((*shape, 64, SLAB), q.dtype, swizzle=128) for shape in shapes]
     queries, grads, keys, values = (
-        Stages(
+        TileStages(
             smem,
             tc.tensor_map(x, (1, 1, 64, SLAB), swizzle=128),
             tc.mbarriers(smem.shape[0]),
@@ -147,10 +146,10 @@ def make_cta(q, k, v, grad, tiles, sequences, softmax, traits):
                 part.empty[stage].init(arrivals)
         tc.fence_mbarrier_init()
     tc.barrier()
-    return Cta(queries, grads, keys, values, drawn, tiles, sequences, softmax, score, sums, traits)
+    return QueryCta(queries, grads, keys, values, drawn, tiles, sequences, softmax, score, sums, traits)
 
 
-def produce(cta: Cta, tickets):
+def produce(cta: QueryCta, tickets):
     """Draw query tiles, and load their rows, keys and values. One thread runs this.
 
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
@@ -167,8 +166,8 @@ def produce(cta: Cta, tickets):
         key = tile.last
         for _ in tc.range(0, tile.count):
             for part in (cta.keys, cta.values):
-                stage, phase = stage_of(visit, part.smem.shape[0])
-                load_keys(part, tile, key, (stage, phase ^ 1), tiles, None)
+                state = state_of(visit, part.smem.shape[0])
+                load_keys(part, tile, key, replace(state, phase=state.phase ^ 1), tiles, None)
             key, visit = key - BN, visit + 1
         ticket = tc.atomic("add", tickets.at(1), 1)
         line, first, _, sequence, before = tiles.locate(tc.gridDim.x + ticket, sequence, before)
@@ -177,9 +176,10 @@ def produce(cta: Cta, tickets):
     cta.queries.full[0].arrive()
 
 
-def consume(cta: Cta, number, dq, rows, softmax_scale):
+def consume(cta: QueryCta, number, dq, rows, softmax_scale):
     """Compute dQ of 64 rows of each query tile."""
-    tile_phase, states = tc.u32(0), (start(0), start(0))
+    tile_phase = tc.u32(0)
+    states = tuple(consumer_state(part.smem.shape[0]) for part in (cta.keys, cta.values))
     if number == CONSUMERS - 1:
         tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
     cta.queries.full[0].wait(tile_phase)
@@ -208,7 +208,7 @@ def consume(cta: Cta, number, dq, rows, softmax_scale):
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
 
-def sum_up(cta: Cta, number, tile: QueryTile, row, lse_log2, delta, states):
+def sum_up(cta: QueryCta, number, tile: QueryTile, row, lse_log2, delta, states):
     """dq of 64 queries over all their key tiles.
 
     No product is in flight from one round of the loop to the next one.
@@ -216,8 +216,8 @@ def sum_up(cta: Cta, number, tile: QueryTile, row, lse_log2, delta, states):
     leader, key = tc.threadIdx.x % WARPGROUP == 0, tile.last
     wait_for(cta, states)
     if cta.traits.packed and key + BN > tile.seen.keys:
-        for part, (stage, _) in zip((cta.keys, cta.values), states, strict=True):
-            clear(part.smem[stage], tile.seen.keys - key, CONSUMERS * WARPGROUP)
+        for part, state in zip((cta.keys, cta.values), states, strict=True):
+            clear(part.smem[state.stage], tile.seen.keys - key, CONSUMERS * WARPGROUP)
         tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
     products = issue_scores(cta, number, states)
     operand = tc.as_operand(
@@ -226,45 +226,44 @@ def sum_up(cta: Cta, number, tile: QueryTile, row, lse_log2, delta, states):
     total = cta.sums.d.zeros()
     for _ in tc.range(1, tile.count):
         key, before = key - BN, states
-        states = following(cta, states)
+        states = following(states)
         wait_for(cta, states)
         tc.barrier(ORDER_BARRIER + number, 2 * WARPGROUP)
-        total = issue_sum(cta.sums, total, operand, cta.keys.smem[before[0][0]])
+        total = issue_sum(cta.sums, total, operand, cta.keys.smem[before[0].stage])
         products = issue_scores(cta, number, states)
         tc.barrier_arrive(ORDER_BARRIER + 1 - number, 2 * WARPGROUP)
-        ds = step_ds(cta, number, tile, row, key, states, products, lse_log2, delta, before[0][0])
+        ds = step_ds(cta, number, tile, row, key, states, products, lse_log2, delta, before[0].stage)
         operand = tc.as_operand(ds, cta.sums.a)
-    total = issue_sum(cta.sums, total, operand, cta.keys.smem[states[0][0]])
+    total = issue_sum(cta.sums, total, operand, cta.keys.smem[states[0].stage])
     tc.wgmma_wait(0)
-    cta.keys.empty[states[0][0]].arrive(pred=leader)
-    return total, following(cta, states)
+    cta.keys.empty[states[0].stage].arrive(pred=leader)
+    return total, following(states)
 
 
-def following(cta: Cta, states):
-    """The next stages of K and V, with their phases."""
-    return tuple(
-        advance(state, part.smem.shape[0]) for part, state in zip((cta.keys, cta.values), states, strict=True)
-    )
+def following(states):
+    """The next stages of K and V."""
+    return tuple(state.next() for state in states)
 
 
-def wait_for(cta: Cta, states):
+def wait_for(cta: QueryCta, states):
     """Wait for a tile of K and of V."""
-    for part, (stage, phase) in zip((cta.keys, cta.values), states, strict=True):
-        part.full[stage].wait(phase)
+    for part, state in zip((cta.keys, cta.values), states, strict=True):
+        part.full[state.stage].wait(state.phase)
 
 
-def issue_scores(cta: Cta, number, states):
+def issue_scores(cta: QueryCta, number, states):
     """Issue q kᵀ and dO vᵀ, one group each. With tanh, the registers for dO vᵀ are free later."""
-    scores = issue(cta.score, cta.queries.smem[0, number], cta.keys.smem[states[0][0]], 0, cta.traits.depth)
+    queries = cta.queries.smem[0, number]
+    scores = issue(cta.score, queries, cta.keys.smem[states[0].stage], 0, cta.traits.depth)
     return scores, None if cta.traits.softcap else issue_dp(cta, number, states)
 
 
-def issue_dp(cta: Cta, number, states):
+def issue_dp(cta: QueryCta, number, states):
     """Issue dP = dO vᵀ."""
-    return issue(cta.score, cta.grads.smem[0, number], cta.values.smem[states[1][0]], 0, cta.traits.width)
+    return issue(cta.score, cta.grads.smem[0, number], cta.values.smem[states[1].stage], 0, cta.traits.width)
 
 
-def step_ds(cta: Cta, number, tile: QueryTile, row, key, states, products, lse_log2, delta, before=None):
+def step_ds(cta: QueryCta, number, tile: QueryTile, row, key, states, products, lse_log2, delta, before=None):
     """Compute dS from the products that `issue_scores` has issued. In the end, no product is in flight.
 
     before: the stage of K that dq has read, if its product came before the scores.
@@ -276,5 +275,5 @@ def step_ds(cta: Cta, number, tile: QueryTile, row, key, states, products, lse_l
     _, ds_factor = softmax_of(cta, tile.seen, scores, row, key, lse_log2)
     dp = issue_dp(cta, number, states) if dp is None else dp
     tc.wgmma_wait(0)
-    cta.values.empty[states[1][0]].arrive(pred=leader)
+    cta.values.empty[states[1].stage].arrive(pred=leader)
     return ds_factor * (dp - delta)

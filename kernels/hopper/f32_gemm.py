@@ -207,31 +207,31 @@ def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
     refilled through the async proxy: the fence orders the reads of this warp's lanes before its
     arrival.
     """
-    at = partial(PipelineState, pipeline.config.stages)
-    stage, phase = tc.u32(0), tc.u32(0)
+    state = pipeline.consumer_state()
     first, end = pipeline.first_k_tile, pipeline.end_k_tile
     products = mma.d.zeros()
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         acc = [tc.f32(0)] * len(products)
         if first < end:  # a part of K may have no k_tile
-            pipeline.consumer_wait(at(stage, phase))
-            parts = read_parts(pipeline, mma, stage, consumer)
+            pipeline.consumer_wait(state)
+            parts = read_parts(pipeline, mma, state.stage, consumer)
             for k_tile in tc.range(first, end):
                 tc.wgmma_fence()
-                products = multiply_fragments(pipeline, mma, products, parts, stage)
+                products = multiply_fragments(pipeline, mma, products, parts, state.stage)
                 tc.wgmma_commit()
                 more = k_tile + 1 < end
-                following, following_phase = at(stage, phase).next()
-                read = tc.select(more, following, stage)
-                pipeline.consumer_wait(at(read, tc.select(more, following_phase, phase)))
+                following = state.next()
+                read = tc.select(more, following.stage, state.stage)
+                read_phase = tc.select(more, following.phase, state.phase)
+                pipeline.consumer_wait(PipelineState(state.stages, read, read_phase))
                 next_parts = read_parts(pipeline, mma, read, consumer)
                 tc.wgmma_wait(0)
                 tc.fence_proxy_async()
-                pipeline.consumer_release(stage)
+                pipeline.consumer_release(state.stage)
                 acc = [old + term for old, term in zip(acc, products.elements(), strict=True)]
                 parts = next_parts
-                stage, phase = following, following_phase
+                state = following
         store_tile(tc.fragment(mma.d, acc), tile, 64 * consumer)
 
 

@@ -34,7 +34,7 @@ from tensorcore_dsl.kernels.ampere.mixed_gemm import (
 )
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
-from tensorcore_dsl.kernels.hopper.pipeline import PipelineState
+from tensorcore_dsl.kernels.hopper.pipeline import consumer_state, producer_state
 
 SLAB = 64  # elements of X in a row of 128 bytes
 BOX_WORDS = 256  # words of a row of a box, as many as TMA allows
@@ -203,7 +203,7 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
     of_stage = boxes * stages.words_map.bytes + slabs * stages.x_map.bytes + stages.scales_map.bytes
     if format.has_zeros:
         of_stage = of_stage + stages.zeros_map.bytes
-    state = PipelineState(config.stages, tc.u32(0), tc.u32(1))
+    state = producer_state(config.stages)
     for chunk in tc.range(first, end):
         stage, phase = state.stage, state.phase
         full = stages.full[stage]
@@ -224,7 +224,7 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
 def multiply(stages: Stages, mma, consumer, first, end, weights: Dequantiser, config: HopperMixedConfig):
     """The sums of the consumer's columns over its part of K: a fragment for each block."""
     acc = [mma.d.zeros() for _ in range(config.blocks)]
-    state = PipelineState(config.stages, tc.u32(0), tc.u32(0))
+    state = consumer_state(config.stages)
     if config.consumers == 2 and consumer == 1:
         tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
     for _ in tc.range(first, end):

@@ -120,20 +120,31 @@ class PipelineState:
     phase: Any
 
     def next(self):
-        """The next stage and its phase."""
+        """The position at the next stage."""
         last = self.stage == self.stages - 1
         stage = tc.select(last, tc.u32(0), self.stage + 1)
-        return stage, tc.select(last, self.phase ^ 1, self.phase)
+        return PipelineState(self.stages, stage, tc.select(last, self.phase ^ 1, self.phase))
 
     def advance(self):
         """Go on to the next stage."""
-        self.stage, self.phase = self.next()
+        following = self.next()
+        self.stage, self.phase = following.stage, following.phase
 
     def advance_by(self, k_tiles):
         """Go on by `k_tiles` stages; every round flips the phase once."""
         position = self.stage + tc.u32(k_tiles)
         self.stage = position % self.stages
         self.phase = self.phase ^ (position // self.stages & 1)
+
+
+def producer_state(stages: int) -> PipelineState:
+    """The first position of a producer: phase 1, as if all stages had been released."""
+    return PipelineState(stages, tc.u32(0), tc.u32(1))
+
+
+def consumer_state(stages: int) -> PipelineState:
+    """The first position of a consumer."""
+    return PipelineState(stages, tc.u32(0), tc.u32(0))
 
 
 @dataclass
@@ -192,11 +203,11 @@ class Pipeline:
 
     def producer_state(self):
         """The first position of a producer: phase 1, as if all stages had been released."""
-        return PipelineState(self.config.stages, tc.u32(0), tc.u32(1))
+        return producer_state(self.config.stages)
 
     def consumer_state(self):
         """The first position of a consumer."""
-        return PipelineState(self.config.stages, tc.u32(0), tc.u32(0))
+        return consumer_state(self.config.stages)
 
     def producer_acquire(self, state: PipelineState):
         """Wait until all consumers have released the stage's previous contents."""

@@ -130,10 +130,15 @@ def sum_in_turns(pipeline, state, steps: int, mma, start):
     acc = [tc.f32(0)] * len(sets[0])
     stage, phase, at = state.stage, state.phase, partial(PipelineState, state.stages)
     begin, end, previous = pipeline.first_k_tile, pipeline.end_k_tile, stage
+
+    def following(stage, phase):
+        state = at(stage, phase).next()
+        return state.stage, state.phase
+
     if steps == 1 and (end - begin) % 2 == 1:
         pipeline.consumer_wait(at(stage, phase))
         sets[1] = start(sets[1], stage, 0)
-        stage, phase = at(stage, phase).next()
+        stage, phase = following(stage, phase)
         begin = begin + 1
     for k_tile in tc.range(begin, end, 2 // steps):
         pipeline.consumer_wait(at(stage, phase))
@@ -143,7 +148,7 @@ def sum_in_turns(pipeline, state, steps: int, mma, start):
             pipeline.consumer_release(previous)
         previous = stage
         if steps == 1:
-            stage, phase = at(stage, phase).next()
+            stage, phase = following(stage, phase)
             pipeline.consumer_wait(at(stage, phase))
         acc = promote(acc, sets[1], None)
         sets[1] = start(sets[1], stage * steps + steps - 1, 0)
@@ -152,7 +157,7 @@ def sum_in_turns(pipeline, state, steps: int, mma, start):
             pipeline.consumer_release(previous)
         acc = promote(acc, sets[0], None)
         previous = stage
-        stage, phase = at(stage, phase).next()
+        stage, phase = following(stage, phase)
     tc.wgmma_wait(0)
     if pipeline.first_k_tile < end:
         pipeline.consumer_release(previous)
