@@ -73,8 +73,8 @@ def divided_up(number, divisor):
 def copy_block(source, target, block, mode: str):
     """Copy the elements of CTA `block`."""
     if source.ndim == 3:
-        of_a_matrix = ctas(source.shape[1:], source.dtype.itemsize, mode)
-        matrix, block = block // of_a_matrix, block % of_a_matrix
+        ctas_per_matrix = ctas(source.shape[1:], source.dtype.itemsize, mode)
+        matrix, block = block // ctas_per_matrix, block % ctas_per_matrix
         source, target = source[matrix], target[matrix]
     if mode == ACROSS:
         copy_across(source.T, target, block * WARPS + tc.warp_id())

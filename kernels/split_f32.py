@@ -71,12 +71,12 @@ def split_kernel(
     tc.griddep_launch_dependents()
     tile = tc.shared((ROWS, SLAB + 1), tc.f32)  # an odd stride: rows and columns without conflicts
     slabs = a_parts.shape[-1] // (2 * SLAB)
-    of_a = tiles(a_parts)
-    if tc.blockIdx.x < of_a:
+    a_tiles = tiles(a_parts)
+    if tc.blockIdx.x < a_tiles:
         split_tile(a, a_parts, tile, tc.blockIdx.x, slabs, a_k_major)
     else:
         columns = b.T if b.ndim == 2 else transposed(b)
-        split_tile(columns, b_parts, tile, tc.blockIdx.x - of_a, slabs, b_k_major)
+        split_tile(columns, b_parts, tile, tc.blockIdx.x - a_tiles, slabs, b_k_major)
 
 
 def tiles(parts):

@@ -82,29 +82,29 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
         Rows behind the last key become zero: 0 times NaN bits would be NaN.
         """
         if not traits.page:
-            of_head = x[batch, kv_head, key_start : key_start + keys, :]
-            tc.copy_tile(tile, of_head, (key, 0), bounded=True)
+            head_rows = x[batch, kv_head, key_start : key_start + keys, :]
+            tc.copy_tile(tile, head_rows, (key, 0), bounded=True)
             return
         rows = math.gcd(size, traits.page)  # of a part, which lies in one page
         for part in tc.static_range(0, size, rows):
             page = page_of(table, sequence, key + part, keys, traits.page)
             at = (key + part) % traits.page
             end = at + max(min(keys - key - part, rows), 0)
-            of_page = x[page, kv_head, at:end, :]
-            tc.copy_tile(tile[part : part + rows, :], of_page, (0, 0), bounded=True)
+            page_rows = x[page, kv_head, at:end, :]
+            tc.copy_tile(tile[part : part + rows, :], page_rows, (0, 0), bounded=True)
 
-    of_head = q[batch, head, start : start + queries, :]
-    tc.copy_tile(tile_q, of_head, (first, 0), bounded=True)
+    head_rows = q[batch, head, start : start + queries, :]
+    tc.copy_tile(tile_q, head_rows, (first, 0), bounded=True)
     tc.cp_async_commit()
     load(low, 0)
     # One of the two groups may stay pending, so this thread's copies of the queries have landed. The
     # barrier adds the copies of the other threads.
     tc.cp_async_wait(1)
     tc.barrier()
-    of_warp = tile_q[tc.warp_id() * 16 : tc.warp_id() * 16 + 16, :]
+    warp_queries = tile_q[tc.warp_id() * 16 : tc.warp_id() * 16 + 16, :]
     # Queries stay in registers, one A operand for each 16 of D, unless the outputs need them.
     kept = range(0, depth if depth <= WIDE else 0, 16)
-    fq = [tc.ldmatrix(of_warp[:, d : d + 16], mma.a) for d in kept]
+    fq = [tc.ldmatrix(warp_queries[:, d : d + 16], mma.a) for d in kept]
 
     out = [mma.d.zeros() for _ in range(width // 8)]
     best, total = tc.row_values(mma.d, -math.inf), tc.row_values(mma.d)
@@ -120,7 +120,7 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
         # is D x keys, the B operand; only 16 of D are in registers at a time.
         scores = [mma.d.zeros() for _ in range(size // 8)]
         for d in tc.static_range(0, depth, 16):
-            part = fq[d // 16] if fq else tc.ldmatrix(of_warp[:, d : d + 16], mma.a)
+            part = fq[d // 16] if fq else tc.ldmatrix(warp_queries[:, d : d + 16], mma.a)
             fk = tc.ldmatrix(tile_k[stage, :, d : d + 16].T, mma.b)
             scores = tc.tiled_mma(mma, scores, [part], fk)
         scores = [softmax.capped(score) for score in scores]
@@ -136,9 +136,9 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
         # Write after read: the next round overwrites this stage when all warps have read it.
         tc.barrier()
     factor, exponent = softmax.finish(best, total)
-    of_head = o[batch, head, start : start + queries, :]
+    head_rows = o[batch, head, start : start + queries, :]
     for n, x in enumerate(out):
-        tc.store_elements(of_head, x * factor, origin=(row, 8 * n), bounded=True)
+        tc.store_elements(head_rows, x * factor, origin=(row, 8 * n), bounded=True)
     if traits.lse:
-        of_head = lse[batch, head, start : start + queries]
-        tc.store_rows(of_head, exponent, origin=row, bounded=True)
+        head_rows = lse[batch, head, start : start + queries]
+        tc.store_rows(head_rows, exponent, origin=row, bounded=True)

@@ -76,34 +76,34 @@ def key_gradients(  # noqa: PLR0913
     shared_by = q.shape[1] // k.shape[1]
     begin, end = sequence.visited(tile)
     # A walk covers the blocks of each head of q in turn, by tiles of `size` queries.
-    of_head = max(end - begin, 0) * (ROWS // cta.size)
+    steps_per_head = max(end - begin, 0) * (ROWS // cta.size)
     key = first + cta.row
 
     def place(step):
         """The head of q of a step, and its first query."""
-        head = divide(step, of_head)
-        return kv_head * shared_by + head, begin * ROWS + (step - head * of_head) * cta.size
+        head = divide(step, steps_per_head)
+        return kv_head * shared_by + head, begin * ROWS + (step - head * steps_per_head) * cta.size
 
     def load(step, stage):
         head, query = place(step)
         cta.copy(cta.others, stage, (q, grad), head, sequence.start, sequence.queries, query)
-        of_query = sequence.slot(0, head, q.shape[1]) * ROWS + query
+        first_row = sequence.slot(0, head, q.shape[1]) * ROWS + query
         for i, x in enumerate((lse_log2, delta)):
-            tc.copy_tile(numbers[stage, i], x, (of_query,))
+            tc.copy_tile(numbers[stage, i], x, (first_row,))
 
     def ds_and_p(step, stage, scores, dp):
         """Compute dSᵀ and Pᵀ, whose rows are keys."""
         _, query = place(step)
-        of_columns = [
+        column_values = [
             [tc.load_columns(numbers[stage, i], cta.mma.d, origin=8 * n) for n in range(cta.size // 8)]
             for i in range(2)
         ]
         return cta.ds_and_p(
-            scores, dp, of_columns[0], of_columns[1], query, cta.size, key, 16, transposed=True
+            scores, dp, column_values[0], column_values[1], query, cta.size, key, 16, transposed=True
         )
 
     cta.copy(cta.own, 0, (k, v), kv_head, sequence.key_start, seen.keys, first)
-    sums = cta.walk(of_head * shared_by, load, ds_and_p, 2)
+    sums = cta.walk(steps_per_head * shared_by, load, ds_and_p, 2)
     for i, (x, factor) in enumerate(((dk, softmax_scale), (dv, 1.0))):
         cta.store(i, x, sums[i], factor, kv_head, sequence.key_start, seen.keys, first)
 
@@ -196,8 +196,8 @@ class GradientsCta:
         Rows behind the sequence become zero: P = 0 times NaN bits of the next sequence would be NaN.
         """
         for tile, x in zip(tiles, arrays, strict=True):
-            of_head = x[self.sequence.batch, head, start : start + rows, :]
-            tc.copy_tile(tile[stage, ...], of_head, (first, 0), bounded=True)
+            head_rows = x[self.sequence.batch, head, start : start + rows, :]
+            tc.copy_tile(tile[stage, ...], head_rows, (first, 0), bounded=True)
 
     def walk(self, steps, load, ds_and_p, count: int):
         """Visit tiles of the other side, and return `count` sums: of dS x, and of P y.
@@ -280,11 +280,11 @@ class GradientsCta:
     def store(self, number: int, target, acc, factor, head, start, rows, first):
         """Store factor times a sum, through the own tile: no warp reads it any more."""
         tile, column = self.own[number][0], self.part * self.columns(number)
-        of_head = target[self.sequence.batch, head, start : start + rows, :]
+        head_rows = target[self.sequence.batch, head, start : start + rows, :]
         for n, x in enumerate(acc):
             tc.store_elements(tile, x * factor, origin=(self.row, column + 8 * n))
         tc.barrier()
-        tc.copy_tile(of_head, tile, (first, 0), bounded=True)
+        tc.copy_tile(head_rows, tile, (first, 0), bounded=True)
 
 
 def make_cta(dtype, traits, softmax: Softmax, sequence: Sequence, parts: int):

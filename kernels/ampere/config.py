@@ -99,14 +99,14 @@ class AmpereConfig:
         return max(self.BM, self.BN)
 
     @property
-    def of_k_at_once(self) -> int:
+    def k_per_warp(self) -> int:
         """Elements of K of a line that a warp reads at once, in tiles of vectors."""
         return WARP if self.BK >= ALONG_K else WARP // min(self.lines, WARP)
 
     @property
     def vector_warps(self) -> int:
         """Warps that share the K of a tile of vectors."""
-        return self.BK // self.of_k_at_once
+        return self.BK // self.k_per_warp
 
     def rows_at_once(self, extent: int, k_major: bool, itemsize: int, vec: int) -> int:
         """Rows of a shared tile that the CTA's threads copy at once, one vector each.

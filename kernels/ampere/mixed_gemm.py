@@ -235,15 +235,15 @@ class Stages:
 def make_stages(x, scales, zeros, format: WeightFormat, config: MixedConfig) -> Stages:
     """Allocate the stages."""
     row, groups = config.depth + PAD, format.group_rows(config.warps_k)
-    of_groups = config.stages, groups, config.columns
+    group_shape = config.stages, groups, config.columns
     vectors = config.warp_tiles * format.vectors
     return Stages(
         tc.shared(
             (config.stages, config.tokens, config.depth), x.dtype, strides=(config.tokens * row, row, 1)
         ),
         tc.shared((config.stages, vectors, config.threads, 4), tc.s32),
-        tc.shared(of_groups, scales.dtype),
-        tc.shared(of_groups, zeros.dtype) if format.has_zeros else None,
+        tc.shared(group_shape, scales.dtype),
+        tc.shared(group_shape, zeros.dtype) if format.has_zeros else None,
     )
 
 

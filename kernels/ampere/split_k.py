@@ -75,14 +75,14 @@ def add_up(partials, c, d, alpha, beta, parts: int, width: int, traits: AmpereTr
     row = tc.blockIdx.x // across
     first = (tc.blockIdx.x % across * THREADS + tc.threadIdx.x) * width
     if first < cols:
-        of_parts = [
+        sums_by_part = [
             partials.at(part, row, first).load(width).elements()
             if width > 1
             else [partials[part, row, first]]
             for part in range(parts)
         ]
-        totals = of_parts[0]
-        for addends in of_parts[1:]:
+        totals = sums_by_part[0]
+        for addends in sums_by_part[1:]:
             totals = [x + y for x, y in zip(totals, addends, strict=True)]
         places = [(row, first + i) for i in range(width)]
         addends = [c[at] for at in places] if traits.has_c else ()

@@ -100,21 +100,21 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
     else:
         vectors, lines, first = (b.T, n0), a, m0
     count, width, warps = config.vectors, config.lines, config.vector_warps
-    of_sums = sum_type(operand)
-    shared = tc.shared((warps, count * width), of_sums)  # sums of the warps
-    of_warp = shared[tc.warp_id()]
+    dtype = sum_type(operand)
+    shared = tc.shared((warps, count * width), dtype)  # sums of the warps
+    warp_sums = shared[tc.warp_id()]
     k_major = traits.b_k_major if config.BM < config.BN else traits.a_k_major
     if k_major:
-        chains_of_k(vectors, lines, first, of_warp, config, operand)
+        chains_of_k(vectors, lines, first, warp_sums, config, operand)
     else:
-        chains_of_lines(vectors, lines, first, of_warp, config, operand)
+        chains_of_lines(vectors, lines, first, warp_sums, config, operand)
     tc.barrier()  # read after write: threads add up the sums of other warps
     for at in tc.range(tc.threadIdx.x, count * width, config.threads):
         r, i = at // width, at % width
         total = shared[0, at]
         for warp in tc.static_range(1, warps):
             total = total + shared[warp, at]
-        if of_sums == tc.f64:  # the assembler may exchange factors, which changes the bits of a NaN
+        if dtype == tc.f64:  # the assembler may exchange factors, which changes the bits of a NaN
             total = tc.select(total == total, total, math.nan)
         row, col = (m0 + r, n0 + i) if config.BM < config.BN else (m0 + i, n0 + r)
         if (row < d.shape[0]) & (col < d.shape[1]):
@@ -128,16 +128,16 @@ def sum_type(operand):
     return tc.f64 if operand is as_f64 else tc.f32
 
 
-def chains_of_k(vectors, lines, first, of_warp, config: AmpereConfig, operand):
+def chains_of_k(vectors, lines, first, warp_sums, config: AmpereConfig, operand):
     """Store this warp's sums in shared memory, vector by vector; K is contiguous in the lines."""
     limit, K = lines.shape
     k0 = tc.threadIdx.x
-    of_lines = [lines.at(min(first + i, limit - 1), k0) for i in range(config.lines)]
-    of_vectors = pointers_of(vectors, k0, config)
-    acc = accumulate(of_lines, of_vectors, 1, vectors[0].strides[1], K - k0, config, operand)
+    line_pointers = [lines.at(min(first + i, limit - 1), k0) for i in range(config.lines)]
+    vector_pointers = pointers_of(vectors, k0, config)
+    acc = accumulate(line_pointers, vector_pointers, 1, vectors[0].strides[1], K - k0, config, operand)
     total, lanes = sum_of_lanes([x for sums in acc for x in sums])
     if tc.lane_id() % lanes == 0:
-        of_warp[tc.lane_id() // lanes] = total
+        warp_sums[tc.lane_id() // lanes] = total
 
 
 def sum_of_lanes(values):
@@ -161,17 +161,17 @@ def sum_of_lanes(values):
     return values[0], lanes
 
 
-def chains_of_lines(vectors, lines, first, of_warp, config: AmpereConfig, operand):
+def chains_of_lines(vectors, lines, first, warp_sums, config: AmpereConfig, operand):
     """Store this warp's sums in shared memory; lines lie side by side, one lane each."""
     limit, K = lines.shape
     beside = min(config.lines, WARP)
     k0 = tc.warp_id() * (WARP // beside) + tc.lane_id() // beside
     column = tc.lane_id() % beside
     columns = [first + i * beside + column for i in range(config.lines // beside)]
-    of_lines = [lines.at(min(line, limit - 1), k0) for line in columns]
-    of_vectors = pointers_of(vectors, k0, config)
+    line_pointers = [lines.at(min(line, limit - 1), k0) for line in columns]
+    vector_pointers = pointers_of(vectors, k0, config)
     steps = lines.strides[1], vectors[0].strides[1]
-    acc = accumulate(of_lines, of_vectors, *steps, K - k0, config, operand)
+    acc = accumulate(line_pointers, vector_pointers, *steps, K - k0, config, operand)
     distance = WARP // 2
     while distance >= beside:
         acc = [[x + tc.shfl_xor(x, distance) for x in sums] for sums in acc]
@@ -179,7 +179,7 @@ def chains_of_lines(vectors, lines, first, of_warp, config: AmpereConfig, operan
     if tc.lane_id() < beside:
         for r, sums in enumerate(acc):
             for i, total in enumerate(sums):
-                of_warp[r * config.lines + i * beside + column] = total
+                warp_sums[r * config.lines + i * beside + column] = total
 
 
 def pointers_of(vectors, k0, config: AmpereConfig):
@@ -189,7 +189,7 @@ def pointers_of(vectors, k0, config: AmpereConfig):
     return [matrix.at(min(first + r, limit - 1), k0) for r in range(config.vectors)]
 
 
-def accumulate(of_lines, of_vectors, line_step, vector_step, left, config: AmpereConfig, operand):
+def accumulate(line_pointers, vector_pointers, line_step, vector_step, left, config: AmpereConfig, operand):
     """acc[r][i] = sum of vector r times line i, over every BK-th of the `left` elements of K.
 
     A thread loads a group of `stages` elements of each while it multiplies the group before.
@@ -203,18 +203,18 @@ def accumulate(of_lines, of_vectors, line_step, vector_step, left, config: Amper
             k = (start + u) * BK
             inside = k < left
             elements.append(
-                [(p + k * line_step).load(pred=inside) for p in of_lines]
-                + [(p + k * vector_step).load(pred=inside) for p in of_vectors]
+                [(p + k * line_step).load(pred=inside) for p in line_pointers]
+                + [(p + k * vector_step).load(pred=inside) for p in vector_pointers]
             )
         return elements
 
-    acc = [[sum_type(operand)(0) for _ in of_lines] for _ in of_vectors]
+    acc = [[sum_type(operand)(0) for _ in line_pointers] for _ in vector_pointers]
     loaded = load(0)
     for step in tc.range((left + (BK * group - 1)) // (BK * group)):
         later = load((step + 1) * group)
         for raw in loaded:
             elements = [operand(x) for x in raw]  # converted late: nothing waits for the loads of `later`
-            line_elements, vector_elements = elements[: len(of_lines)], elements[len(of_lines) :]
+            line_elements, vector_elements = elements[: len(line_pointers)], elements[len(line_pointers) :]
             acc = [
                 [tc.fma(x, y, total) for x, total in zip(line_elements, sums, strict=True)]
                 for y, sums in zip(vector_elements, acc, strict=True)

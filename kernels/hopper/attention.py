@@ -396,9 +396,9 @@ def issue_scores(cta: AttentionCta, scores, consumer, q_stage, stage):
     depth = -(-cta.traits.depth // 16) * 16
     for slab in tc.static_range(cta.keys.slabs):
         used = min(depth - slab * SLAB, SLAB)
-        of_q = cta.queries.smem[q_stage, consumer, slab, :, :used]
-        of_k = cta.keys.smem[stage, slab, :, :used]
-        scores = tc.wgmma_async(cta.qk, scores, of_q, of_k, accumulate=slab > 0)
+        query_slab = cta.queries.smem[q_stage, consumer, slab, :, :used]
+        key_slab = cta.keys.smem[stage, slab, :, :used]
+        scores = tc.wgmma_async(cta.qk, scores, query_slab, key_slab, accumulate=slab > 0)
     tc.wgmma_commit()
     return scores
 

@@ -76,13 +76,13 @@ def slabs(depth: int) -> int:
     return -(-depth // SLAB)
 
 
-def block_stages(x, of_row, stages: int, slabs: int, BM: int) -> BlockStages:
-    """Stages of blocks of `x`, with the numbers `of_row` of their rows."""
+def block_stages(x, row_values, stages: int, slabs: int, BM: int) -> BlockStages:
+    """Stages of blocks of `x`, and of a number for each of their rows from `row_values`."""
     smem = tc.shared((stages, slabs, BM, SLAB), x.dtype, swizzle=128)
-    of_rows = tc.shared((stages, BM), tc.f32, align=128)
+    rows = tc.shared((stages, BM), tc.f32, align=128)
     full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
-    of_blocks = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
-    return BlockStages(smem, of_blocks, of_rows, tc.tensor_map(of_row, (BM,)), full, empty)
+    map = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
+    return BlockStages(smem, map, rows, tc.tensor_map(row_values, (BM,)), full, empty)
 
 
 def init_barriers(full_keys, empty_keys, *parts):

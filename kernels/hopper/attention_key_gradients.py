@@ -268,10 +268,10 @@ class KeyGradient:
     def a_matrix(self, tile: KeyTile, block, visit, dp):
         """Compute dSᵀ. The factor from the dV consumer lies in the same registers as dPᵀ."""
         cta, thread = self.cta, tc.threadIdx.x % WARPGROUP
-        of_grads = visit.number % cta.config.stages
-        difference = dp - tc.load_columns(cta.grads.rows[of_grads], dp)
+        grad_stage = visit.number % cta.config.stages
+        difference = dp - tc.load_columns(cta.grads.rows[grad_stage], dp)
         tc.fence_proxy_async()  # the next block of dO comes by TMA, with its delta
-        cta.grads.empty[of_grads].arrive()
+        cta.grads.empty[grad_stage].arrive()
         state = state_of(visit.number, P_STAGES)
         cta.full_p[state.stage].wait(state.phase)
         words: list[Any] = []

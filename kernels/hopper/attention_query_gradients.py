@@ -115,14 +115,19 @@ def query_gradients(  # noqa: PLR0913
 
 def make_cta(q, k, v, grad, tiles, sequences, softmax, traits):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
-    of_keys, of_values = slabs(traits.depth), slabs(traits.width)
+    key_slabs, value_slabs = slabs(traits.depth), slabs(traits.width)
     size = 2 * 64 * SLAB  # bytes of a slab of 64 rows
-    free = (SMEM_BYTES - SMEM_RESERVED) // size - CONSUMERS * (of_keys + of_values)
+    free = (SMEM_BYTES - SMEM_RESERVED) // size - CONSUMERS * (key_slabs + value_slabs)
     # A stage of V is free earlier than one of K, and needed later.
-    k_stages = min((free - of_values) // of_keys, 3)
-    v_stages = min((free - k_stages * of_keys) // of_values, 3)
+    k_stages = min((free - value_slabs) // key_slabs, 3)
+    v_stages = min((free - k_stages * key_slabs) // value_slabs, 3)
 
-    shapes = (1, CONSUMERS, of_keys), (1, CONSUMERS, of_values), (k_stages, of_keys), (v_stages, of_values)
+    shapes = (
+        (1, CONSUMERS, key_slabs),
+        (1, CONSUMERS, value_slabs),
+        (k_stages, key_slabs),
+        (v_stages, value_slabs),
+    )
     # Tiles first: they begin at multiples of 1024 bytes.
     tiles_of = [tc.shared((*shape, 64, SLAB), q.dtype, swizzle=128) for shape in shapes]
     queries, grads, keys, values = (

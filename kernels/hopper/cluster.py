@@ -61,5 +61,5 @@ def multicast_peer(index, config: HopperConfig):
     row_peer = index - config.cluster_m
     row_peer = row_peer + (row_peer >= col).to(tc.s32)  # the column includes this CTA already
     in_column = index < config.cluster_m
-    of_row = row + row_peer * config.cluster_m
-    return tc.select(in_column, index + col * config.cluster_m, of_row) + first
+    rank_in_row = row + row_peer * config.cluster_m
+    return tc.select(in_column, index + col * config.cluster_m, rank_in_row) + first

@@ -228,10 +228,10 @@ class HopperConfig:
     def stages_of(self, columns: int, buffers: int = 1) -> int:
         """Stages of `columns` columns that fit into shared memory with the staging buffers."""
         free = SMEM_BYTES - self._staging_bytes(buffers) - SMEM_RESERVED
-        of_stage = (self.BM + columns) * SWIZZLE_BYTES * self.k_slabs
-        if self.split_k > 1 and self.partials_over(free // of_stage) is None:
+        bytes_per_stage = (self.BM + columns) * SWIZZLE_BYTES * self.k_slabs
+        if self.split_k > 1 and self.partials_over(free // bytes_per_stage) is None:
             free -= self._partial_bytes
-        return free // of_stage
+        return free // bytes_per_stage
 
     def loaded_columns(self, k_major: bool, itemsize: int) -> int:
         """Columns of a stage: BN, rounded up to whole TMA boxes for 16-bit MN-major operands."""

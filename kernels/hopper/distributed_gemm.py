@@ -234,11 +234,11 @@ class Push:
 
     def place(self, piece):
         """Row and column of a piece in the rank's rows, and the hops to the left to its target."""
-        row = piece % self.of_peer // self.along * PUSHED_ROWS
-        return row, piece % self.along * PUSHED_COLUMNS, piece // self.of_peer + 1
+        row = piece % self.pieces_per_peer // self.along * PUSHED_ROWS
+        return row, piece % self.along * PUSHED_COLUMNS, piece // self.pieces_per_peer + 1
 
     @property
-    def of_peer(self):
+    def pieces_per_peer(self):
         """Pieces that each peer gets."""
         return self.exchange.rows // PUSHED_ROWS * self.along
 
@@ -265,7 +265,7 @@ class Push:
 
     def __call__(self, pipeline, scheduler):
         if tc.lane_id() == 0:
-            total, step = self.of_peer * (self.exchange.world - 1), tc.gridDim.x
+            total, step = self.pieces_per_peer * (self.exchange.world - 1), tc.gridDim.x
             piece, buffer, phase, started = tc.s32(tc.blockIdx.x), tc.u32(0), tc.u32(0), tc.s32(-1)
             if piece < total:
                 self.load(piece, buffer)

@@ -74,12 +74,12 @@ def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
     """Issue A B for 64 rows and one part of the columns of two slabs: small terms first."""
     a_blocks = pipeline.a.row_blocks
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
-    for i, (of_a, of_b) in enumerate(TERMS):
+    for i, (a_part, b_part) in enumerate(TERMS):
         products = tc.wgmma_async(
             mma,
             products,
-            a_blocks[2 * pair + of_a, consumer],
-            b_blocks[2 * pair + of_b, part],
+            a_blocks[2 * pair + a_part, consumer],
+            b_blocks[2 * pair + b_part, part],
             accumulate=i > 0,
         )
     return products
@@ -176,13 +176,13 @@ def split_stages(pipeline, scheduler):
 def split_rows(high, low):
     """Split a K-major tile, 16 bytes at a time: eight lanes access a row, without conflicts."""
     rows, depth = high.shape
-    threads, of_row = 32 * TRANSPOSERS, depth // PART
-    for begin in tc.static_range(0, rows * of_row, MAX_AT_ONCE * threads):
+    threads, vectors_per_row = 32 * TRANSPOSERS, depth // PART
+    for begin in tc.static_range(0, rows * vectors_per_row, MAX_AT_ONCE * threads):
         vectors = []
-        for first in range(begin, min(begin + MAX_AT_ONCE * threads, rows * of_row), threads):
+        for first in range(begin, min(begin + MAX_AT_ONCE * threads, rows * vectors_per_row), threads):
             vector = first + tc.threadIdx.x - 32
-            inside = None if first + threads <= rows * of_row else vector < rows * of_row
-            place = vector // of_row, vector % of_row * PART
+            inside = None if first + threads <= rows * vectors_per_row else vector < rows * vectors_per_row
+            place = vector // vectors_per_row, vector % vectors_per_row * PART
             vectors.append((place, inside, high.at(*place).load(PART, pred=inside).elements()))
         parts = split_all([x for _, _, elements in vectors for x in elements])
         for i, (place, inside, _) in enumerate(vectors):
@@ -258,18 +258,18 @@ def k_major_fragments(tile, mma, row):
 
     A warp's 16 rows have the layout of an mma.sync fragment, which `ldmatrix` loads.
     """
-    of_warp = tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32).a
+    operand = tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32).a
     first, depth = row + tc.warp_id() % 4 * 16, mma.shape[2]
     rows = tile[first : first + 16]
-    loaded = [tc.ldmatrix(rows[:, k : k + depth], of_warp) for k in range(0, SLAB, depth)]
+    loaded = [tc.ldmatrix(rows[:, k : k + depth], operand) for k in range(0, SLAB, depth)]
     return [tc.fragment(mma.a, [x.bits(tc.b32) for x in fragment]) for fragment in loaded]
 
 
 def multiply_fragments(pipeline, mma, products, parts, stage):
     """Issue the products of a stage. The terms have the order of A and B, also with swap AB."""
-    for i, (of_a, of_b) in enumerate(TERMS):
-        of_left, of_right = (of_b, of_a) if pipeline.config.swap_ab else (of_a, of_b)
+    for i, (a_part, b_part) in enumerate(TERMS):
+        left_part, right_part = (b_part, a_part) if pipeline.config.swap_ab else (a_part, b_part)
         products = tc.wgmma_async(
-            mma, products, parts[of_left], pipeline.b.smem[2 * stage + of_right], accumulate=i > 0
+            mma, products, parts[left_part], pipeline.b.smem[2 * stage + right_part], accumulate=i > 0
         )
     return products

@@ -140,19 +140,19 @@ def load_lines(operand: Operand, stage, first, k: int, depth: int, count: int):
     line = 2 * line_of(g)
     fragments = []
     for i in tc.static_range(count):
-        of_h: list[list[Any]] = [[], []]
+        halves: list[list[Any]] = [[], []]
         for q in tc.static_range(depth // 4):
             at = k + 4 * q
             if operand.k_major:
                 for h in tc.static_range(2):
                     place = at // WIDTH, first + line + h + i * WIDTH, t + at % WIDTH
-                    of_h[h].append(operand.smem.at(stage, *place).load())
+                    halves[h].append(operand.smem.at(stage, *place).load())
             else:
                 place = first // WIDTH + i, t + at, line
                 pair = operand.smem.at(stage, *place).load(2).elements()
-                of_h[0].append(pair[0])
-                of_h[1].append(pair[1])
-        fragments.append(of_h)
+                halves[0].append(pair[0])
+                halves[1].append(pair[1])
+        fragments.append(halves)
     return fragments
 
 
@@ -160,10 +160,10 @@ def fragments_of_a(operand: Operand, mma, stage, first, k: int, count: int):
     """Load fragments of 16 rows each."""
     depth = mma.shape[2]
     lines = load_lines(operand, stage, first, k, depth, count)
-    return [tc.fragment(mma.a, [of_h[e % 2][e // 2] for e in range(depth // 2)]) for of_h in lines]
+    return [tc.fragment(mma.a, [halves[e % 2][e // 2] for e in range(depth // 2)]) for halves in lines]
 
 
 def fragments_of_b(operand: Operand, mma, stage, first, k: int, count: int):
     """Load fragments of 8 columns each, two for 16 columns."""
     lines = load_lines(operand, stage, first, k, mma.shape[2], count // 2)
-    return [tc.fragment(mma.b, of_h[h]) for of_h in lines for h in range(2)]
+    return [tc.fragment(mma.b, halves[h]) for halves in lines for h in range(2)]

@@ -74,8 +74,8 @@ class GroupEpilogue(Epilogue):
 
 def store_group_rows(acc, consumer, epilogue, tile, row, epilogue_op, config):
     """Store 64 rows of a tile, without rows of the next group."""
-    of_group = GroupEpilogue(epilogue.d, epilogue.maps, epilogue.staging, m_end=tile.m_end)
-    store_rows(acc, consumer, of_group, tile, row, epilogue_op, config)
+    group_epilogue = GroupEpilogue(epilogue.d, epilogue.maps, epilogue.staging, m_end=tile.m_end)
+    store_rows(acc, consumer, group_epilogue, tile, row, epilogue_op, config)
 
 
 @dataclass

@@ -163,17 +163,17 @@ def make_stages(x, words, scales, zeros, format: WeightFormat, config: HopperMix
     """Allocate the stages and initialise the barriers. Every thread calls it."""
     groups, rows = format.group_rows(1), config.columns // 16
     boxes, slabs = format.chunk_words // BOX_WORDS, CHUNK // SLAB
-    of_groups = groups, config.columns
+    group_box = groups, config.columns
     full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
     stages = Stages(
         tc.shared((config.stages, slabs, config.tokens, SLAB), x.dtype, swizzle=128),
         tc.shared((config.stages, boxes, rows, BOX_WORDS), tc.s32, align=BULK_ALIGN),
-        group_tiles(of_groups, scales.dtype, config),
-        group_tiles(of_groups, zeros.dtype, config) if format.has_zeros else None,
+        group_tiles(group_box, scales.dtype, config),
+        group_tiles(group_box, zeros.dtype, config) if format.has_zeros else None,
         tc.tensor_map(x, (config.tokens, SLAB), swizzle=128),
         tc.tensor_map(words, (rows, BOX_WORDS)),
-        tc.tensor_map(scales, of_groups),
-        tc.tensor_map(zeros, of_groups) if format.has_zeros else None,
+        tc.tensor_map(scales, group_box),
+        tc.tensor_map(zeros, group_box) if format.has_zeros else None,
         full,
         empty,
     )
@@ -200,15 +200,15 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
     """
     boxes, slabs = stages.words.shape[1], stages.x.shape[1]
-    of_stage = boxes * stages.words_map.bytes + slabs * stages.x_map.bytes + stages.scales_map.bytes
+    bytes_per_stage = boxes * stages.words_map.bytes + slabs * stages.x_map.bytes + stages.scales_map.bytes
     if format.has_zeros:
-        of_stage = of_stage + stages.zeros_map.bytes
+        bytes_per_stage = bytes_per_stage + stages.zeros_map.bytes
     state = producer_state(config.stages)
     for chunk in tc.range(first, end):
         stage, phase = state.stage, state.phase
         full = stages.full[stage]
         stages.empty[stage].wait(phase)
-        full.arrive_expect_tx(of_stage)
+        full.arrive_expect_tx(bytes_per_stage)
         for box in tc.static_range(boxes):
             place = n0 // 16, chunk * format.chunk_words + box * BOX_WORDS
             tc.tma_load(stages.words[stage, box], stages.words_map, place, full)
@@ -247,12 +247,12 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
     blocks = [consumer * config.blocks + i for i in range(config.blocks)]
     vectors = [vector_places(stages.words[stage], 4 * block + warp, format.vectors) for block in blocks]
     words = [load_words(places) for places in vectors]
-    of_zeros = stages.zeros[stage] if format.has_zeros else None
+    zero_tile = stages.zeros[stage] if format.has_zeros else None
     for g in tc.static_range(CHUNK // format.period):
         parts = range(g * format.period, (g + 1) * format.period, depth)
         fragments = []
         for i, block in enumerate(blocks):
-            zeros = weights.zero_points(of_zeros, g, 64 * block + 16 * warp)
+            zeros = weights.zero_points(zero_tile, g, 64 * block + 16 * warp)
             fragments.append(
                 [[weights.fragment(words[i], k + j, zeros) for j in range(0, depth, 16)] for k in parts]
             )
@@ -261,14 +261,14 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
         sums = [mma.d.zeros() for _ in blocks]
         tc.wgmma_fence()
         for i in range(config.blocks):
-            for k, of_part in zip(parts, fragments[i], strict=True):
-                of_x = stages.x[stage, k // SLAB, :, k % SLAB : k % SLAB + depth]
-                sums[i] = tc.wgmma_async(mma, sums[i], of_part, of_x, accumulate=k > parts[0])
+            for k, fragment in zip(parts, fragments[i], strict=True):
+                rows = stages.x[stage, k // SLAB, :, k % SLAB : k % SLAB + depth]
+                sums[i] = tc.wgmma_async(mma, sums[i], fragment, rows, accumulate=k > parts[0])
             tc.wgmma_commit()
         if config.consumers == 2:
             tc.barrier_arrive(ORDER_BARRIER + 1 - consumer, 2 * WARPGROUP)
-        of_stage = stages.scales[stage, g, :]
-        factors = [tc.load_rows(of_stage, mma.d, origin=64 * block).to(tc.f32) for block in blocks]
+        scales = stages.scales[stage, g, :]
+        factors = [tc.load_rows(scales, mma.d, origin=64 * block).to(tc.f32) for block in blocks]
         if (g + 1) * format.period == CHUNK:
             # TMA overwrites words and scales through the async proxy when all warps have released the
             # stage: the fence orders this thread's reads before. The products run meanwhile.

@@ -69,9 +69,9 @@ class MNMajorTiles(OperandTiles):
         batch = batch[: len(self.map.box) - 2]
         rows, depth = in_array_order(self.axis, *self.map.box[len(batch) :])
         ctas, shares = self.multicast.ctas, self.boxes * self.parts
-        of_cta = -(-shares // ctas)
-        for i in tc.static_range(of_cta):
-            number = self.multicast.index * of_cta + i
+        boxes_per_cta = -(-shares // ctas)
+        for i in tc.static_range(boxes_per_cta):
+            number = self.multicast.index * boxes_per_cta + i
             pred = None if shares % ctas == 0 else number < shares
             box, part = number, 0
             if self.parts > 1:

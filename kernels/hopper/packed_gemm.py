@@ -82,10 +82,10 @@ def packed_gemm(
 def packed_stages(config: HopperConfig, format: WeightFormat, buffers: int = 1) -> int:
     """Stages that fit into shared memory with so many staging buffers of each consumer."""
     words = config.BM * SLAB * format.dtype.bits // 8
-    of_groups = slab_groups(format) * 3 * config.BM + 2 * BULK_ALIGN
-    of_stage = config.BN * SWIZZLE_BYTES + words + of_groups
+    group_bytes = slab_groups(format) * 3 * config.BM + 2 * BULK_ALIGN
+    bytes_per_stage = config.BN * SWIZZLE_BYTES + words + group_bytes
     staging = config.consumers * buffers * 64 * SWIZZLE_BYTES
-    return (SMEM_BYTES - SMEM_RESERVED - staging) // of_stage
+    return (SMEM_BYTES - SMEM_RESERVED - staging) // bytes_per_stage
 
 
 def slab_groups(format: WeightFormat) -> int:
@@ -157,23 +157,23 @@ def make_packed_pipeline(x, words, config: HopperConfig, traits: HopperTraits, s
     tiles_x = make_k_major_tiles(x, 1, config.BN, SLAB, config, axis=0)
     smem = tc.shared((config.stages, 1, rows, row_words), tc.s32, align=BULK_ALIGN)
     tiles = PackedTiles(smem, tc.tensor_map(words, (rows, row_words)))
-    of_scales = make_group_tiles(scales, config, format) if format.group else None
-    of_zeros = make_group_tiles(zeros, config, format) if format.has_zeros else None
+    scale_tiles = make_group_tiles(scales, config, format) if format.group else None
+    zero_tiles = make_group_tiles(zeros, config, format) if format.has_zeros else None
     full, empty, order = make_barriers((*tiles_x.maps, tiles.map), config, by_warp=True)
     first, end = (chunk * CHUNK_STAGES for chunk in k_tile_range(x.shape[1], CHUNK, config))
     mma = select_wgmma(x.dtype, x.dtype, config.BN, source="registers")
     weights = make_dequantiser(mma.a, format, x)
     barriers = full, empty, order, SLAB, first, end, config
     return PackedPipeline(
-        tiles, tiles_x, *barriers, by_warp=True, scales=of_scales, zeros=of_zeros, weights=weights
+        tiles, tiles_x, *barriers, by_warp=True, scales=scale_tiles, zeros=zero_tiles, weights=weights
     )
 
 
 def load_packed_stage(pipeline, tile, stage, k, full):
     """Load a stage's words, scales, zero points and rows of X, from element `k` of K on."""
     format, words = pipeline.weights.format, pipeline.a
-    of_groups = sum(tile.map.bytes for tile in pipeline.groups)
-    full.arrive_expect_tx(pipeline.b.rows * SWIZZLE_BYTES + words.map.bytes + of_groups)
+    group_bytes = sum(tile.map.bytes for tile in pipeline.groups)
+    full.arrive_expect_tx(pipeline.b.rows * SWIZZLE_BYTES + words.map.bytes + group_bytes)
     place = tile.m // 16, k // SLAB * words.map.box[1]
     tc.tma_load(words.smem[stage, 0], words.map, place, full)
     pipeline.b.load(stage, (), tile.n, k, full)
@@ -208,17 +208,17 @@ def packed_mma_stage(pipeline, mma, acc, block, stage, accumulate):
 
 def stage_fragments(pipeline, mma, stage, block):
     """A operands of a block of 64 columns: for each 16 of K of a stage, weights times scales."""
-    weights, scales, of_zeros = pipeline.weights, pipeline.scales, pipeline.zeros
+    weights, scales, zero_tiles = pipeline.weights, pipeline.scales, pipeline.zeros
     format, depth = weights.format, min(weights.format.period, SLAB)
     warp = tc.warp_id() % 4
     places = vector_places(pipeline.a.smem[stage], 4 * block + warp, format.vectors // CHUNK_STAGES)
     words, fragments = load_words(places), []
     for g in range(SLAB // depth):
-        tile = of_zeros.smem[stage] if format.has_zeros else None
+        tile = zero_tiles.smem[stage] if format.has_zeros else None
         zeros = weights.zero_points(tile, g, 64 * block + 16 * warp)
-        of_group = [weights.fragment(words, k, zeros) for k in range(g * depth, (g + 1) * depth, 16)]
+        group_fragments = [weights.fragment(words, k, zeros) for k in range(g * depth, (g + 1) * depth, 16)]
         if format.group:
             factors = tc.load_rows(scales.smem[stage, g, :], mma.a, origin=64 * block)
-            of_group = [fragment * factors for fragment in of_group]
-        fragments += of_group
+            group_fragments = [fragment * factors for fragment in group_fragments]
+        fragments += group_fragments
     return fragments

@@ -95,9 +95,9 @@ class OperandTiles:
         batch = batch[: len(self.map.box) - 2]  # () where one matrix serves the whole batch
         rows, _ = in_array_order(self.axis, *self.map.box[len(batch) :])
         ctas, shares = self.multicast.ctas, self.boxes // self.adjacent
-        of_cta = -(-shares // ctas) * self.adjacent
-        for i in tc.static_range(of_cta):
-            box = self.multicast.index * of_cta + i
+        boxes_per_cta = -(-shares // ctas) * self.adjacent
+        for i in tc.static_range(boxes_per_cta):
+            box = self.multicast.index * boxes_per_cta + i
             pred = None if shares % ctas == 0 else box < self.boxes
             target = self.smem[slab, box * rows : box * rows + rows]
             first = origin + box * rows

@@ -143,6 +143,6 @@ def combine_parts(parts: tc.Array, reduced: tc.Array, reductions: tc.Const):
                 value = parts[i, 0, row]
                 for part in tc.range(1, count):
                     value = reductions[i].combine(value, parts[i, part, row])
-                of_matrix = reduced.shape[-1]
-                place = (row // of_matrix, row % of_matrix) if reduced.ndim == 3 else (row,)
+                rows_per_matrix = reduced.shape[-1]
+                place = (row // rows_per_matrix, row % rows_per_matrix) if reduced.ndim == 3 else (row,)
                 reduced.at(i, *place).store(value)
