@@ -79,13 +79,13 @@ def key_gradients(  # noqa: PLR0913
     steps_per_head = max(end - begin, 0) * (ROWS // cta.size)
     key = first + cta.row
 
-    def place(step):
+    def locate(step):
         """The head of q of a step, and its first query."""
         head = divide(step, steps_per_head)
         return kv_head * shared_by + head, begin * ROWS + (step - head * steps_per_head) * cta.size
 
     def load(step, stage):
-        head, query = place(step)
+        head, query = locate(step)
         cta.copy(cta.others, stage, (q, grad), head, sequence.start, sequence.queries, query)
         first_row = sequence.slot(0, head, q.shape[1]) * ROWS + query
         for i, x in enumerate((lse_log2, delta)):
@@ -93,7 +93,7 @@ def key_gradients(  # noqa: PLR0913
 
     def ds_and_p(step, stage, scores, dp):
         """Compute dSᵀ and Pᵀ, whose rows are keys."""
-        _, query = place(step)
+        _, query = locate(step)
         column_values = [
             [tc.load_columns(numbers[stage, i], cta.mma.d, origin=8 * n) for n in range(cta.size // 8)]
             for i in range(2)
@@ -142,8 +142,8 @@ def query_gradients(  # noqa: PLR0913
     low, high = seen.bounds(first, ROWS)
     low = low // cta.size * cta.size
     row = first + cta.row
-    place = sequence.slot(0, head, q.shape[1]) * ROWS + row
-    row_lse_log2, row_delta = (tc.load_rows(x, cta.mma.d, origin=place) for x in (lse_log2, delta))
+    first_row = sequence.slot(0, head, q.shape[1]) * ROWS + row
+    row_lse_log2, row_delta = (tc.load_rows(x, cta.mma.d, origin=first_row) for x in (lse_log2, delta))
 
     def load(step, stage):
         key = low + step * cta.size

@@ -22,15 +22,15 @@ def store_tile(acc, m0, n0, c, d, alpha, beta, mma, traits: AmpereTraits):
 
 def store_pair(sums, row, col, c, d, alpha, beta, traits: AmpereTraits):
     """Store the elements (row, col) and (row, col + 1)."""
-    places = (row, col), (row, col + 1)
+    coords = (row, col), (row, col + 1)
     if traits.full and traits.vec_d >= 2 * d.dtype.itemsize:
         addends = c.at(row, col).load(2).elements() if traits.has_c else ()
-        values = finished(sums, addends, places, alpha, beta, traits)
+        values = finished(sums, addends, coords, alpha, beta, traits)
         d.at(row, col).store([v.to(d.dtype) for v in values])
         return
     # A tile that overlaps the edge of D: each element is checked by itself.
     rows, cols = d.shape
-    for at, total in zip(places, sums, strict=True):
+    for at, total in zip(coords, sums, strict=True):
         inside = (at[0] < rows) & (at[1] < cols)
         if inside:
             addends = [c[at]] if traits.has_c else ()

@@ -171,7 +171,7 @@ def mixed_gemm_kernel(
         tc.griddep_wait()
         tc.griddep_launch_dependents()
     mma = tc.mma.m16n8k16(x.dtype, x.dtype, tc.f32)
-    part, first, end, m0, n0 = place_of_cta(x, config)
+    part, first, end, m0, n0 = origin_of_cta(x, config)
     warp_n, warp_k = tc.warp_id() % config.warps_n, tc.warp_id() // config.warps_n
     column = warp_n * (16 * config.warp_tiles)  # of the warp in the CTA's tile
     stages = make_stages(x, scales, zeros, format, config)
@@ -200,7 +200,7 @@ def mixed_gemm_kernel(
     )
 
 
-def place_of_cta(x, config):
+def origin_of_cta(x, config):
     """The CTA's part of K, its first chunk and the one behind its last, its first row and column of D."""
     chunks, part = x.shape[1] // CHUNK, tc.s32(tc.blockIdx.z)
     first, end = (i * chunks // config.split_k for i in (part, part + 1))
@@ -251,9 +251,9 @@ def make_loader(stages: Stages, x, words, scales, zeros, m0, n0, first, end, for
     """The function load(step, stage), which starts the copies of `warps_k` chunks of K."""
     warp_n, warp_k = tc.warp_id() % config.warps_n, tc.warp_id() // config.warps_n
     tile, last = n0 // 16 + warp_n * config.warp_tiles, words.shape[0] - 1
-    place = (first + warp_k) * format.chunk_words + tc.lane_id() * 4
+    column = (first + warp_k) * format.chunk_words + tc.lane_id() * 4
     # Tiles beyond N read the last one, and are not stored.
-    sources = [words.at(min(tile + i, last), place) for i in range(config.warp_tiles)]
+    sources = [words.at(min(tile + i, last), column) for i in range(config.warp_tiles)]
     copy_x = make_x_copy(stages.x, x, m0, first, end, config) if traits.vec_a == 16 else None
 
     def load(step, stage):
@@ -290,9 +290,9 @@ def make_x_copy(tile, x, m0, first, end, config: MixedConfig):
     across = config.depth // VECTOR
     rows = config.threads // across
     row, column = tc.threadIdx.x // across, tc.threadIdx.x % across * VECTOR
-    places = [m0 + row + i for i in range(0, config.tokens, rows)]
-    sources = [x.at(min(place, x.shape[0] - 1), first * CHUNK + column) for place in places]
-    valid = [tc.select(place < x.shape[0], 2 * VECTOR, 0) for place in places]
+    tokens = [m0 + row + i for i in range(0, config.tokens, rows)]
+    sources = [x.at(min(token, x.shape[0] - 1), first * CHUNK + column) for token in tokens]
+    valid = [tc.select(token < x.shape[0], 2 * VECTOR, 0) for token in tokens]
 
     def copy(step, stage):
         """Chunks from `end` on are not copied: their warps wait for the next barrier."""
@@ -312,8 +312,8 @@ def copy_groups(tile, source, row, n0, config: MixedConfig):
     for index in tc.static_range(0, count, config.threads):
         index = index + tc.threadIdx.x
         at, column = index // across, index % across * vector
-        place = min(row + at, source.shape[0] - 1), min(n0 + column, source.shape[1] - vector)
-        tc.cp_async(tile.at(at, column), source.at(*place), 16, pred=index < count)
+        origin = min(row + at, source.shape[0] - 1), min(n0 + column, source.shape[1] - vector)
+        tc.cp_async(tile.at(at, column), source.at(*origin), 16, pred=index < count)
 
 
 def multiply_chunk(acc, mma, stage: Stages, k0, column, group, weights: Dequantiser, config: MixedConfig):
@@ -344,9 +344,9 @@ def multiply_chunk(acc, mma, stage: Stages, k0, column, group, weights: Dequanti
     return acc
 
 
-def load_words(places):
-    """Load the vectors of 16 bytes at some places."""
-    return [word.bits(tc.u32) for place in places for word in place.load(4).elements()]
+def load_words(pointers):
+    """Load the vectors of 16 bytes at some pointers."""
+    return [word.bits(tc.u32) for pointer in pointers for word in pointer.load(4).elements()]
 
 
 def make_dequantiser(operand, format: WeightFormat, x):
@@ -429,8 +429,8 @@ def add_parts(parts, thread, threads: int, c, d, m0, n0, alpha, beta, config, tr
     thread: this thread's number among `threads`, which share the tile.
     """
     groups = config.columns // WIDTH
-    for place in tc.range(thread, config.tokens * groups, threads):
-        token, first = place // groups, place % groups * WIDTH
+    for index in tc.range(thread, config.tokens * groups, threads):
+        token, first = index // groups, index % groups * WIDTH
         if (m0 + token < d.shape[0]) & (n0 + first < d.shape[1]):
             sums = parts.at(0, token, first).load(WIDTH).elements()
             for k in tc.static_range(1, parts.shape[0]):
@@ -441,11 +441,11 @@ def add_parts(parts, thread, threads: int, c, d, m0, n0, alpha, beta, config, tr
 
 def store_sums(sums, row, col, c, d, alpha, beta, traits: AmpereTraits):
     """Finish and store neighbours in a row of D: all of them exist, as N is a multiple of 16."""
-    places = [(row, col + i) for i in range(WIDTH)]
-    addends = [c[at] for at in places] if traits.has_c else ()
-    values = [v.to(d.dtype) for v in finished(sums, addends, places, alpha, beta, traits)]
+    coords = [(row, col + i) for i in range(WIDTH)]
+    addends = [c[at] for at in coords] if traits.has_c else ()
+    values = [v.to(d.dtype) for v in finished(sums, addends, coords, alpha, beta, traits)]
     if traits.vec_d >= WIDTH * d.dtype.itemsize:
         d.at(row, col).store(values)
     else:
-        for at, value in zip(places, values, strict=True):
+        for at, value in zip(coords, values, strict=True):
             d[at] = value

@@ -84,12 +84,12 @@ def add_up(partials, c, d, alpha, beta, parts: int, width: int, traits: AmpereTr
         totals = sums_by_part[0]
         for addends in sums_by_part[1:]:
             totals = [x + y for x, y in zip(totals, addends, strict=True)]
-        places = [(row, first + i) for i in range(width)]
-        addends = [c[at] for at in places] if traits.has_c else ()
-        values = finished(totals, addends, places, alpha, beta, traits)
+        coords = [(row, first + i) for i in range(width)]
+        addends = [c[at] for at in coords] if traits.has_c else ()
+        values = finished(totals, addends, coords, alpha, beta, traits)
         values = [value.to(d.dtype) for value in values]
         if width > 1 and traits.vec_d >= width * d.dtype.itemsize:
             d.at(row, first).store(values)
         else:
-            for at, value in zip(places, values, strict=True):
+            for at, value in zip(coords, values, strict=True):
                 d[at] = value

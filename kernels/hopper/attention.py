@@ -254,12 +254,12 @@ def load_queries(queries: TileStages, tile: QueryTile, stage, traits, slabs: int
     consumers, full = queries.smem.shape[1], queries.full[stage]
     shape, strides = (traits.pack, traits.tokens, SLAB), (traits.tokens * SLAB, SLAB, 1)
     full.arrive_expect_tx(consumers * slabs * queries.map.bytes)
-    batch, row = tile.place
+    batch, row = tile.origin
     for part in tc.static_range(consumers):
         for slab in tc.static_range(slabs):
-            place = batch, tile.head, row + tile.first + traits.tokens * part, slab * SLAB
+            index = batch, tile.head, row + tile.first + traits.tokens * part, slab * SLAB
             rows = queries.smem[stage, part, slab].with_parts(shape=shape, strides=strides)
-            tc.tma_load(rows, queries.map, place, full)
+            tc.tma_load(rows, queries.map, index, full)
 
 
 def load_keys(stages: TileStages, tile: QueryTile, key, key_state, tiles: TileList, table):
@@ -268,15 +268,15 @@ def load_keys(stages: TileStages, tile: QueryTile, key, key_state, tiles: TileLi
     stages.empty[stage].wait(key_state.phase)
     stages.full[stage].arrive_expect_tx(stages.slabs * (tiles.BN // rows) * stages.map.bytes)
     for part in tc.static_range(0, tiles.BN, rows):
-        place = tile.place[0], tile.kv_head, key + part
+        index = tile.origin[0], tile.kv_head, key + part
         if traits.page:
             page = page_of(table, tile.sequence, key + part, tile.seen.keys, traits.page)
-            place = page, tile.kv_head, (key + part) % traits.page
+            index = page, tile.kv_head, (key + part) % traits.page
         elif traits.packed:
-            place = 0, tile.kv_head, tiles.starts_k[tile.sequence] + key + part
+            index = 0, tile.kv_head, tiles.starts_k[tile.sequence] + key + part
         for slab in tc.static_range(stages.slabs):
             to = stages.smem[stage, slab, part : part + rows]
-            tc.tma_load(to, stages.map, (*place, slab * SLAB), stages.full[stage])
+            tc.tma_load(to, stages.map, (*index, slab * SLAB), stages.full[stage])
 
 
 # -- consumers --------------------------------------------------------------------------------
@@ -319,18 +319,18 @@ def consume(cta: AttentionCta, number, o, lse):
             cta, consumer, tile, row, q_stage, scores, key_state
         )
         # Each warp overwrites its own 16 rows of the queries, whose products are complete.
-        batch, start_row = tile.place
+        batch, start_row = tile.origin
         staging = queries.smem[q_stage, number, : cta.values.slabs]
         stage_matrices((out * factor).to(o.dtype), staging, 0)
         tc.syncwarp()
-        place = batch, tile.head, start_row + row
+        origin = batch, tile.head, start_row + row
         packed = (cta.traits.tokens, cta.tiles.group) if cta.traits.pack > 1 else None
-        store_rows(staging, place, tile.end, o, cta.traits.width, packed=packed)
+        store_rows(staging, origin, tile.end, o, cta.traits.width, packed=packed)
         # Loads by ordinary instructions come before TMA overwrites the queries.
         tc.fence_proxy_async()
         queries.empty[q_stage].arrive()
         if cta.traits.lse:
-            store_exponents(lse, exponent, place, tile.end, packed)
+            store_exponents(lse, exponent, origin, tile.end, packed)
         key_state = key_state.next()
         query_state = query_state.next()
         queries.full[query_state.stage].wait(query_state.phase)
@@ -453,43 +453,43 @@ def stage_matrices(values, staging, first_row, column=0):
     first slab.
     """
     lane, base, registers = tc.lane_id(), first_row + tc.warp_id() % 4 * 16, values.registers
-    for place in tc.static_range(0, values.layout.cols, 16):
-        words = registers[place // 4 : place // 4 + 4]
-        at = base + lane % 16, column + place % SLAB + lane // 16 * 8
+    for col in tc.static_range(0, values.layout.cols, 16):
+        words = registers[col // 4 : col // 4 + 4]
+        at = base + lane % 16, column + col % SLAB + lane // 16 * 8
         # With 8 columns left, the lanes of the second half give no addresses.
         name = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16"
-        tc.emit(name, staging[place // SLAB].at(*at).address, words)
+        tc.emit(name, staging[col // SLAB].at(*at).address, words)
 
 
-def store_exponents(lse, exponent, place, end, packed):
+def store_exponents(lse, exponent, origin, end, packed):
     """Store the logarithm of each row's sum; one of the four threads of a row stores it."""
     for slot, value in enumerate(exponent.elements()):
         at, _ = exponent.coordinates(slot)
-        batch, head, row, inside = place_of(at, place, end, packed)
+        batch, head, row, inside = index_of(at, origin, end, packed)
         lse.at(batch, head, row).store(value, pred=inside & (tc.lane_id() % 4 == 0))
 
 
-def store_rows(staging, place, end, target, width: int, column=0, packed=None):
+def store_rows(staging, origin, end, target, width: int, column=0, packed=None):
     """Store 64 rows of slabs to an array, each warp its own 16 rows.
 
-    place: batch, head and first row. end: one past the last row. width: D of the array. column: of
-    the first slab. packed: see place_of.
+    origin: batch, head and first row. end: one past the last row. width: D of the array. column: of
+    the first slab. packed: see index_of.
     """
     lane, base = tc.lane_id(), tc.warp_id() % 4 * 16
     for slab in tc.static_range(staging.shape[0]):
         for part in tc.static_range(4):
             at, col = base + 4 * part + lane // 8, column + slab * SLAB + lane % 8 * 8
-            batch, head, row, inside = place_of(at, place, end, packed)
+            batch, head, row, inside = index_of(at, origin, end, packed)
             vector = staging[slab].at(at, lane % 8 * 8).load(8, pred=inside & (col < width))
             target.at(batch, head, row, col).store(vector, pred=inside & (col < width))
 
 
-def place_of(at, place, end, packed):
+def index_of(at, origin, end, packed):
     """Batch, head and row of row `at` of a tile, and whether they exist.
 
     packed: rows of each head, and number of heads; None: all rows are of one head.
     """
-    batch, head, first = place
+    batch, head, first = origin
     if packed is None:
         return batch, head, first + at, first + at < end
     tokens, heads = packed

@@ -215,8 +215,8 @@ def load_tile(cta: BackwardCta, visit):
     full.arrive_expect_tx(sum(x.shape[0] * m.bytes for x, m in zip((cta.keys, cta.values), cta.maps)))
     for smem, source in zip((cta.keys, cta.values), cta.maps):
         for slab in tc.static_range(smem.shape[0]):
-            place = tile.sequence.batch, kv_head, tile.sequence.key_start + tile.key(), slab * SLAB
-            tc.tma_load(smem[slab], source, place, full)
+            index = tile.sequence.batch, kv_head, tile.sequence.key_start + tile.key(), slab * SLAB
+            tc.tma_load(smem[slab], source, index, full)
     block, head = tile.end - 1, tc.s32(0)
     while block >= tile.first:
         load_block(cta, cta.queries, tile, block, head, visit.queries)
@@ -235,8 +235,8 @@ def load_block(cta: BackwardCta, part: BlockStages, tile: KeyTile, block, head, 
     full.arrive_expect_tx(slabs * part.map.bytes + part.row_map.bytes)
     for slab in tc.static_range(slabs):
         row = sequence.start + block * sequence.BM
-        place = sequence.batch, cta.tiles.head(tile, head), row, slab * SLAB
-        tc.tma_load(part.smem[stage, slab], part.map, place, full)
+        index = sequence.batch, cta.tiles.head(tile, head), row, slab * SLAB
+        tc.tma_load(part.smem[stage, slab], part.map, index, full)
     first = sequence.slot(block, cta.tiles.head(tile, head), cta.tiles.heads) * sequence.BM
     tc.tma_load(part.rows[stage], part.row_map, (first,), full)
 
@@ -261,8 +261,8 @@ def consume(cta: BackwardCta, number, dk, dv, softmax_scale):
             (dk, dk_sum * softmax_scale, cta.keys, cta.traits.depth),
             (dv, dv_sum, cta.values, cta.traits.width),
         ):
-            place = tile.sequence.batch, tile.group, row
-            store_sum(value, halves(smem)[number], place, end, target, width)
+            origin = tile.sequence.batch, tile.group, row
+            store_sum(value, halves(smem)[number], origin, end, target, width)
         # Loads by ordinary instructions come before TMA overwrites the keys.
         tc.fence_proxy_async()
         cta.empty_keys.arrive()

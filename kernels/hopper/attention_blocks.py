@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.attention import SLAB, place_of, stage_matrices, store_rows
+from tensorcore_dsl.kernels.hopper.attention import SLAB, index_of, stage_matrices, store_rows
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState
@@ -156,21 +156,21 @@ def softmax_of(cta, seen, scores, query, key, lse_log2, transposed=False):
     return p, p * (1 - scores * scores) if cta.traits.softcap else p
 
 
-def store_sum(value, staging, place, end, target, width: int):
+def store_sum(value, staging, origin, end, target, width: int):
     """Store dK or dV of 64 keys: as f32 at once, as 16-bit elements through `staging`, slabs (64, 64).
 
-    place: batch, group and first row. end: one past the last row. width: D of the array.
+    origin: batch, group and first row. end: one past the last row. width: D of the array.
     """
     if target.dtype == tc.f32:
         elements = value.elements()
         for slot in tc.static_range(0, len(elements), 2):
             at, column = value.coordinates(slot)
-            batch, group, row, inside = place_of(at, place, end, None)
+            batch, group, row, inside = index_of(at, origin, end, None)
             target.at(batch, group, row, column).store(elements[slot : slot + 2], pred=inside)
     else:
         stage_matrices(value.to(target.dtype), [staging[slab] for slab in range(staging.shape[0])], 0)
         tc.syncwarp()
-        store_rows(staging, place, end, target, width)
+        store_rows(staging, origin, end, target, width)
 
 
 def wait_for(cta, part: BlockStages, tile: KeyTile, block, state):

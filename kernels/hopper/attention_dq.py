@@ -123,8 +123,8 @@ def finish(
     slot, quads = sequence.slot(block, head, dq.shape[1]), product.d.layout.slots // 4
     words: list[Any] = []
     for i in tc.static_range(quads):
-        place = (i * WARPGROUP + thread) * 4
-        words += sums.at(slot * SHARES + number, place).load(4, pred=first < end).elements()
+        word = (i * WARPGROUP + thread) * 4
+        words += sums.at(slot * SHARES + number, word).load(4, pred=first < end).elements()
     stage_matrices((tc.fragment(product.d, words) * softmax_scale).to(dq.dtype), [staging[number, 0]], 0)
     tc.syncwarp()
     row, column = sequence.start + block * BM, 64 * number

@@ -171,8 +171,8 @@ def consume(cta: KeyCta, consumer, smem, target, factor):
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
         first = tile.sequence.key_start + tile.key()
         end = tile.sequence.key_start + tile.sequence.seen.keys
-        place = tile.sequence.batch, tile.group, first
-        store_sum(total * factor, smem, place, end, target, target.shape[3])
+        origin = tile.sequence.batch, tile.group, first
+        store_sum(total * factor, smem, origin, end, target, target.shape[3])
         # Loads by ordinary instructions come before TMA overwrites the keys.
         tc.fence_proxy_async()
         cta.empty_keys.arrive()

@@ -202,7 +202,7 @@ def consume(cta: QueryCta, number, dq, rows, softmax_scale):
             (total * softmax_scale).to(dq.dtype), [staging[slab] for slab in range(staging.shape[0])], 0
         )
         tc.syncwarp()
-        batch, start_row = tile.place
+        batch, start_row = tile.origin
         store_rows(staging, (batch, tile.head, start_row + row), tile.end, dq, cta.traits.depth)
         # Loads by ordinary instructions come before TMA overwrites Q.
         tc.fence_proxy_async()

@@ -21,7 +21,7 @@ class QueryTile:
         Number of the sequence, of the (first) head of q, and of the head of k and v.
     first : s32
         The first query of the tile.
-    place : tuple
+    origin : tuple
         Batch of q and o, and row of the sequence's first query.
     end : s32
         One past the row of the sequence's last query.
@@ -36,7 +36,7 @@ class QueryTile:
     head: Any
     kv_head: Any
     first: Any
-    place: Any
+    origin: Any
     end: Any
     last: Any
     count: Any

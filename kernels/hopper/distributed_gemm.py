@@ -232,7 +232,7 @@ class Push:
     along: Any
     BM: int
 
-    def place(self, piece):
+    def locate(self, piece):
         """Row and column of a piece in the rank's rows, and the hops to the left to its target."""
         row = piece % self.pieces_per_peer // self.along * PUSHED_ROWS
         return row, piece % self.along * PUSHED_COLUMNS, piece // self.pieces_per_peer + 1
@@ -244,19 +244,19 @@ class Push:
 
     def target(self, piece):
         """The rank that gets a piece, and the piece's first row in the rows of all ranks."""
-        row, _, hops = self.place(piece)
+        row, _, hops = self.locate(piece)
         exchange = self.exchange
         return exchange.neighbour(exchange.world - hops), exchange.rank * exchange.rows + row
 
     def load(self, piece, buffer):
-        row, column, _ = self.place(piece)
+        row, column, _ = self.locate(piece)
         self.full[buffer].arrive_expect_tx(self.source.bytes)
         tc.tma_load(self.buffers[buffer], self.source, (row, column), self.full[buffer])
 
     def store(self, piece, buffer):
         peer, row = self.target(piece)
         boxes = tc.tensor_map(self.gathered[peer], self.source.box)
-        tc.tma_store(boxes, (row, self.place(piece)[1]), self.buffers[buffer])
+        tc.tma_store(boxes, (row, self.locate(piece)[1]), self.buffers[buffer])
         tc.tma_store_commit()
 
     def count(self, piece):
@@ -411,8 +411,8 @@ def reduce_products(
                 goal = exchange.epoch * (exchange.world - 1)
                 tc.wait_signal(exchange.pads[exchange.rank].at(counter), goal)
             consumer_barrier(consumer)
-            place = local, tile.n
-            store_sums(acc, mine, exchange, consumer, epilogue, place, epilogue_op)
+            origin = local, tile.n
+            store_sums(acc, mine, exchange, consumer, epilogue, origin, epilogue_op)
             if result is not None:
                 sent.peer, sent.counter = tc.s32(exchange.world), tc.s32(exchange.finished)
         else:
@@ -463,13 +463,13 @@ def slot_maps(slots, config: HopperConfig):
     return {n: tc.tensor_map(slots, (1, BLOCK, n), swizzle=swizzle_of(n, slots.dtype)) for n in widths}
 
 
-def store_sums(acc, mine, exchange, consumer, epilogue, place, epilogue_op):
+def store_sums(acc, mine, exchange, consumer, epilogue, origin, epilogue_op):
     """Add the sums that the other ranks have sent, in the order of the ring, and store 64 rows.
 
     The sums of all columns would need as many registers as the accumulators, so each part of the
     columns is stored before the next one is read. The loads of a part are in flight together.
     """
-    (m, n), elements, begin = place, acc.elements(), 0
+    (m, n), elements, begin = origin, acc.elements(), 0
     for columns in epilogue.parts(2 * len(elements)):
         count = columns // 2
         sums = elements[begin : begin + count]

@@ -23,7 +23,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
 
 
-def same_place(row):
+def same_row(row):
     """Row of the tile that row `row` of 64 rows of accumulators belongs to."""
     return row
 
@@ -44,7 +44,7 @@ class Epilogue:
         See row_reduction.py.
     reads_d : bool
         Threads may load elements that they then store, since C may be D.
-    place_of : function
+    row_of : function
         Row of the tile that a row of 64 rows of accumulators belongs to.
     """
 
@@ -53,7 +53,7 @@ class Epilogue:
     staging: Any
     row_reductions: Any = None
     reads_d: bool = False
-    place_of: Callable[[Any], Any] = same_place
+    row_of: Callable[[Any], Any] = same_row
 
     def in_d(self, row, col):
         """Row and column of D of a row and a column of the tiles."""
@@ -85,7 +85,7 @@ class Epilogue:
             tc.emit(f"stmatrix.sync.aligned.m8n8.x{count}.shared.b16", corner.address, words)
         else:
             for i in tc.static_range(0, len(values), 2):
-                row = self.place_of(row_of_warp + lane // 4 + 8 * (i // 2 % 2))
+                row = self.row_of(row_of_warp + lane // 4 + 8 * (i // 2 % 2))
                 col = column + 8 * (i // 4) + 2 * (lane % 4)
                 buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
 
@@ -134,8 +134,8 @@ def swizzle_of(columns: int, dtype):
 
 def store_rows(acc, consumer, epilogue: Epilogue, tile, row, epilogue_op, config):
     """Store 64 rows of a tile, from row `row` of it on."""
-    place = tile.batch_d, tile.m + row, tile.n
-    store_elements(acc, acc.elements(), consumer, epilogue, *place, epilogue_op)
+    origin = tile.batch_d, tile.m + row, tile.n
+    store_elements(acc, acc.elements(), consumer, epilogue, *origin, epilogue_op)
 
 
 def store_elements(acc, elements, consumer, epilogue: Epilogue, batch, m, n, epilogue_op):
@@ -158,7 +158,7 @@ def store_elements(acc, elements, consumer, epilogue: Epilogue, batch, m, n, epi
         for first in tc.static_range(begin // 2, (begin + columns) // 2, 8):
             count = min(8, (begin + columns) // 2 - first)
             layout = [acc.coordinates(first + i) for i in range(count)]
-            coords = [(*batch, *epilogue.in_d(m + epilogue.place_of(row), n + col)) for row, col in layout]
+            coords = [(*batch, *epilogue.in_d(m + epilogue.row_of(row), n + col)) for row, col in layout]
             values = epilogue_op(elements[first : first + count], coords)
             if reductions is not None:
                 reduced = reductions.accumulate(reduced, values, coords, epilogue.d.shape[-1])

@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
     make_staging,
     make_tma_epilogue,
     pack,
-    same_place,
+    same_row,
     swizzle_of,
 )
 
@@ -93,8 +93,8 @@ class SwappedEpilogue(Epilogue):
             # of row r; the element of row r + 8 is the second next one
             col = column + 8 * (i // 4) + 2 * (lane % 4) + i % 4
             pair = [values[i + j].to(buffer.dtype) for j in (0, 2)]
-            rows = [self.place_of(row_of_warp + lane // 4 + j) for j in (0, 8)]
-            if self.place_of is not same_place:  # rows of fragments: the places are neighbours
+            rows = [self.row_of(row_of_warp + lane // 4 + j) for j in (0, 8)]
+            if self.row_of is not same_row:  # rows of fragments: those rows are neighbours
                 buffer.at(rows[0] // width, col, rows[0] % width).store(pair)
             else:
                 for row, value in zip(rows, pair, strict=True):
@@ -102,15 +102,15 @@ class SwappedEpilogue(Epilogue):
 
     def store(self, origin, buffer):
         """Store all columns of D of a buffer, 128 bytes beside each other, in one group of TMA."""
-        *place, column = origin
+        *outer, column = origin
         parts, lines, width = buffer.shape
-        places = [(*place, column + i * width) for i in range(parts)]
+        origins = [(*outer, column + i * width) for i in range(parts)]
         if not self.maps:
             for i in tc.static_range(parts):
-                store_by_warpgroup(self.d, places[i], buffer[i])
+                store_by_warpgroup(self.d, origins[i], buffer[i])
         elif tc.threadIdx.x % WARPGROUP == 0:
             for i in tc.static_range(parts):
-                tc.tma_store(self.maps[lines], places[i], buffer[i])
+                tc.tma_store(self.maps[lines], origins[i], buffer[i])
             tc.tma_store_commit()
 
 

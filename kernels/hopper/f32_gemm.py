@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue import same_place
+from tensorcore_dsl.kernels.hopper.epilogue import same_row
 from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
@@ -41,8 +41,8 @@ from tensorcore_dsl.kernels.hopper.transposition import (
     make_tiles,
     make_transposing_pipeline,
     parts_of_block,
-    place_of_row,
     row_fragments,
+    row_of_fragment,
 )
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, produce, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.split_f32 import SLAB, split, split_all
@@ -115,7 +115,7 @@ def f32_fragments_gemm(
             pipeline_of=make_fragments_pipeline,
             produce=partial(produce, load_stage=load_stage),
             consume=consume_fragments,
-            place_of=place_of_row if in_fragments else same_place,
+            row_of=row_of_fragment if in_fragments else same_row,
             extra_producer=split_stages,
             extra_warps=TRANSPOSERS,
             buffers=config.staging_buffers(2 * config.BN),
@@ -182,12 +182,12 @@ def split_rows(high, low):
         for first in range(begin, min(begin + MAX_AT_ONCE * threads, rows * vectors_per_row), threads):
             vector = first + tc.threadIdx.x - 32
             inside = None if first + threads <= rows * vectors_per_row else vector < rows * vectors_per_row
-            place = vector // vectors_per_row, vector % vectors_per_row * PART
-            vectors.append((place, inside, high.at(*place).load(PART, pred=inside).elements()))
+            index = vector // vectors_per_row, vector % vectors_per_row * PART
+            vectors.append((index, inside, high.at(*index).load(PART, pred=inside).elements()))
         parts = split_all([x for _, _, elements in vectors for x in elements])
-        for i, (place, inside, _) in enumerate(vectors):
+        for i, (index, inside, _) in enumerate(vectors):
             for target, part in zip((high, low), parts, strict=True):
-                target.at(*place).store(part[PART * i : PART * i + PART], pred=inside)
+                target.at(*index).store(part[PART * i : PART * i + PART], pred=inside)
 
 
 def split_block(high, low):

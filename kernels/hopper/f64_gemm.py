@@ -346,10 +346,10 @@ def multiply(pipeline, output):  # noqa: PLR0915
                 order = [(j, side) for j in range(wide) for side in range(2)]
                 if number in backwards:
                     order.reverse()
-                for place, (j, side) in enumerate(order):
+                for position, (j, side) in enumerate(order):
                     at = 2 * j + side
                     acc[i][at] = mma(fa, fb[j][side], acc[i][at])
-                    if i == high - 1 and place % 2 == 1:
+                    if i == high - 1 and position % 2 == 1:
                         fb[j] = load_columns(stage, next_step, j)
                 fa = next_fa
                 if number == pipeline.block_of_loads(len(blocks)):
@@ -485,9 +485,9 @@ def store_inside(sums, row, col, e: int, c, d, alpha, beta, traits: AmpereTraits
     """
     rows, cols = d.shape
     left, right = (row < rows) & (col < cols), (row < rows) & (col + 1 < cols)
-    places = (row, col), (row, col + 1)
-    addends = [c.at(*at).load(pred=p) for at, p in zip(places, (left, right), strict=True) if traits.has_c]
-    values = finished(sums, addends, places, alpha, beta, traits)
+    coords = (row, col), (row, col + 1)
+    addends = [c.at(*at).load(pred=p) for at, p in zip(coords, (left, right), strict=True) if traits.has_c]
+    values = finished(sums, addends, coords, alpha, beta, traits)
     if traits.vec_d >= 16:
         d.at(row, col).store(values, pred=right)
         d.at(row, col).store(values[0], pred=left & (col + 1 == cols))

@@ -145,11 +145,11 @@ def load_lines(operand: Operand, stage, first, k: int, depth: int, count: int):
             at = k + 4 * q
             if operand.k_major:
                 for h in tc.static_range(2):
-                    place = at // WIDTH, first + line + h + i * WIDTH, t + at % WIDTH
-                    halves[h].append(operand.smem.at(stage, *place).load())
+                    index = at // WIDTH, first + line + h + i * WIDTH, t + at % WIDTH
+                    halves[h].append(operand.smem.at(stage, *index).load())
             else:
-                place = first // WIDTH + i, t + at, line
-                pair = operand.smem.at(stage, *place).load(2).elements()
+                index = first // WIDTH + i, t + at, line
+                pair = operand.smem.at(stage, *index).load(2).elements()
                 halves[0].append(pair[0])
                 halves[1].append(pair[1])
         fragments.append(halves)

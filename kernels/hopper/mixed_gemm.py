@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.ampere.mixed_gemm import (
     add_parts,
     load_words,
     make_dequantiser,
-    place_of_cta,
+    origin_of_cta,
 )
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
@@ -118,7 +118,7 @@ def hopper_mixed_gemm(
     """
     tc.launch_bounds(config.threads, 1)
     mma = getattr(tc.wgmma, f"m64n{config.tokens}k16")(x.dtype, x.dtype, tc.f32, source="registers")
-    part, first, end, m0, n0 = place_of_cta(x, config)
+    part, first, end, m0, n0 = origin_of_cta(x, config)
     stages = make_stages(x, words, scales, zeros, format, config)
     weights = make_dequantiser(mma.a, format, x)
     # Programmatic dependent launch: the set-up may overlap the end of the previous kernel.
@@ -210,14 +210,14 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
         stages.empty[stage].wait(phase)
         full.arrive_expect_tx(bytes_per_stage)
         for box in tc.static_range(boxes):
-            place = n0 // 16, chunk * format.chunk_words + box * BOX_WORDS
-            tc.tma_load(stages.words[stage, box], stages.words_map, place, full)
+            index = n0 // 16, chunk * format.chunk_words + box * BOX_WORDS
+            tc.tma_load(stages.words[stage, box], stages.words_map, index, full)
         for slab in tc.static_range(slabs):
             tc.tma_load(stages.x[stage, slab], stages.x_map, (m0, chunk * CHUNK + slab * SLAB), full)
-        place = format.first_group(chunk), n0
-        tc.tma_load(stages.scales[stage], stages.scales_map, place, full)
+        index = format.first_group(chunk), n0
+        tc.tma_load(stages.scales[stage], stages.scales_map, index, full)
         if format.has_zeros:
-            tc.tma_load(stages.zeros[stage], stages.zeros_map, place, full)
+            tc.tma_load(stages.zeros[stage], stages.zeros_map, index, full)
         state.advance()
 
 
@@ -245,8 +245,8 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
     format, warp = weights.format, tc.warp_id() % 4
     depth = min(format.period, SLAB)
     blocks = [consumer * config.blocks + i for i in range(config.blocks)]
-    vectors = [vector_places(stages.words[stage], 4 * block + warp, format.vectors) for block in blocks]
-    words = [load_words(places) for places in vectors]
+    vectors = [vector_pointers(stages.words[stage], 4 * block + warp, format.vectors) for block in blocks]
+    words = [load_words(pointers) for pointers in vectors]
     zero_tile = stages.zeros[stage] if format.has_zeros else None
     for g in tc.static_range(CHUNK // format.period):
         parts = range(g * format.period, (g + 1) * format.period, depth)
@@ -279,7 +279,7 @@ def multiply_chunk(acc, stages: Stages, mma, consumer, stage, weights: Dequantis
     return acc
 
 
-def vector_places(words, row, vectors: int):
+def vector_pointers(words, row, vectors: int):
     """Where a lane's vectors of 16 columns of a stage are. words: (boxes, rows, words)."""
     per_box = words.shape[2] // VECTOR_WORDS
     return [

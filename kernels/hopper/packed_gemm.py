@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.mixed_gemm import BULK_ALIGN, SLAB, vector_places
+from tensorcore_dsl.kernels.hopper.mixed_gemm import BULK_ALIGN, SLAB, vector_pointers
 from tensorcore_dsl.kernels.hopper.pipeline import Pipeline, k_tile_range, make_barriers, make_k_major_tiles
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
     GemmParts,
@@ -174,8 +174,8 @@ def load_packed_stage(pipeline, tile, stage, k, full):
     format, words = pipeline.weights.format, pipeline.a
     group_bytes = sum(tile.map.bytes for tile in pipeline.groups)
     full.arrive_expect_tx(pipeline.b.rows * SWIZZLE_BYTES + words.map.bytes + group_bytes)
-    place = tile.m // 16, k // SLAB * words.map.box[1]
-    tc.tma_load(words.smem[stage, 0], words.map, place, full)
+    index = tile.m // 16, k // SLAB * words.map.box[1]
+    tc.tma_load(words.smem[stage, 0], words.map, index, full)
     pipeline.b.load(stage, (), tile.n, k, full)
     for tiles in pipeline.groups:
         group = k // format.group if format.group else 0
@@ -211,8 +211,8 @@ def stage_fragments(pipeline, mma, stage, block):
     weights, scales, zero_tiles = pipeline.weights, pipeline.scales, pipeline.zeros
     format, depth = weights.format, min(weights.format.period, SLAB)
     warp = tc.warp_id() % 4
-    places = vector_places(pipeline.a.smem[stage], 4 * block + warp, format.vectors // CHUNK_STAGES)
-    words, fragments = load_words(places), []
+    pointers = vector_pointers(pipeline.a.smem[stage], 4 * block + warp, format.vectors // CHUNK_STAGES)
+    words, fragments = load_words(pointers), []
     for g in range(SLAB // depth):
         tile = zero_tiles.smem[stage] if format.has_zeros else None
         zeros = weights.zero_points(tile, g, 64 * block + 16 * warp)

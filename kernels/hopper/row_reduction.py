@@ -104,12 +104,12 @@ class RowReductions:
         row = tc.warp_id() % 4 * 16 + lane // 4
         for i in tc.static_range(len(reduced)):
             for half in tc.static_range(2):
-                value, at = reduced[i][half], m + storage.place_of(row + 8 * half)
+                value, at = reduced[i][half], m + storage.row_of(row + 8 * half)
                 for lanes in (1, 2):
                     value = self.reductions[i].combine(value, tc.shfl_xor(value, lanes))
-                place = at if len(batch) == 0 else batch[0] * rows + at
+                row_index = at if len(batch) == 0 else batch[0] * rows + at
                 inside = (lane % 4 == 0) & (at < rows) & (n < columns)
-                self.parts.at(i, n // width, place).store(value, pred=inside)
+                self.parts.at(i, n // width, row_index).store(value, pred=inside)
 
 
 @tc.kernel
@@ -144,5 +144,5 @@ def combine_parts(parts: tc.Array, reduced: tc.Array, reductions: tc.Const):
                 for part in tc.range(1, count):
                     value = reductions[i].combine(value, parts[i, part, row])
                 rows_per_matrix = reduced.shape[-1]
-                place = (row // rows_per_matrix, row % rows_per_matrix) if reduced.ndim == 3 else (row,)
-                reduced.at(i, *place).store(value)
+                index = (row // rows_per_matrix, row % rows_per_matrix) if reduced.ndim == 3 else (row,)
+                reduced.at(i, *index).store(value)

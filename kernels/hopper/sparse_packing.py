@@ -99,11 +99,11 @@ def unpack(values: tc.Array, metadata: tc.Array, dense: tc.Array, format: tc.Con
         for i in tc.static_range(NIBBLES):
             row, chunk = chunk_at(block, slot, thread, word, i, format)
             stays = [load(values, row, chunk * format.kept + j) for j in range(format.kept)]
-            places = places_of(nibbles >> (4 * i), format.kept)
+            positions = positions_of(nibbles >> (4 * i), format.kept)
             for j in tc.static_range(format.chunk):
                 element = stays[0].dtype(0)
-                for place, stay in zip(places, stays, strict=True):
-                    element = tc.select(place == j, stay, element)
+                for position, stay in zip(positions, stays, strict=True):
+                    element = tc.select(position == j, stay, element)
                 store(dense, row, chunk * format.chunk + j, element)
 
 
@@ -157,6 +157,6 @@ def rank(sizes, j: int):
     return sum(before + behind)
 
 
-def places_of(nibble, kept: int):
+def positions_of(nibble, kept: int):
     """Columns, inside the chunk, of the elements that a nibble describes."""
     return [nibble & 3, (nibble >> 2) & 3] if kept == 2 else [(nibble >> 1) & 1]

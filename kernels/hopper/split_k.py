@@ -6,7 +6,7 @@ from functools import partial
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
-from tensorcore_dsl.kernels.hopper.epilogue import same_place, store_elements
+from tensorcore_dsl.kernels.hopper.epilogue import same_row, store_elements
 
 
 def make_store_shares(pipeline, acc_dtype):
@@ -47,7 +47,7 @@ def write_partials(elements, consumer, epilogue, partials, config):
     by all warps.
     """
     thread = tc.threadIdx.x % WARPGROUP
-    several = config.consumers > 1 or epilogue.place_of is not same_place
+    several = config.consumers > 1 or epilogue.row_of is not same_row
     if several and config.partials_over(config.stages) is not None:
         tc.barrier(config.consumers + 1, config.consumers * WARPGROUP)
     for i in tc.static_range(len(elements) // 4):

@@ -95,8 +95,8 @@ def store_gated_rows(acc, consumer, epilogue, tile, row, epilogue_op, config):
     half = len(elements) // 2
     pairs = [(elements[i], elements[half + i]) for i in range(half)]
 
-    def gated_op(pairs, places):
-        return epilogue_op([silu(x) * y for x, y in pairs], places)
+    def gated_op(pairs, coords):
+        return epilogue_op([silu(x) * y for x, y in pairs], coords)
 
     store_elements(acc, pairs, consumer, epilogue, (), tile.m + row, tile.n, gated_op)
 

@@ -102,9 +102,9 @@ class TileScheduler:
         col = col.to(tc.s32) * config.cluster_n
         ctas = config.cluster_m * config.cluster_n
         if ctas > 1:
-            place = tc.cluster_rank() if config.split_k == 1 else tc.cluster_rank() % ctas
-            row = row + place % config.cluster_m
-            col = col + place // config.cluster_m
+            rank = tc.cluster_rank() if config.split_k == 1 else tc.cluster_rank() % ctas
+            row = row + rank % config.cluster_m
+            col = col + rank // config.cluster_m
         return WorkTile(row * config.BM, col * config.BN, batch, batch, batch)
 
 

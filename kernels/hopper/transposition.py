@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import same_place
+from tensorcore_dsl.kernels.hopper.epilogue import same_row
 from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles, make_mn_major_tiles, make_operands
 from tensorcore_dsl.kernels.hopper.pipeline import (
     Pipeline,
@@ -101,7 +101,7 @@ def transposed_gemm(mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: 
         GemmParts(
             pipeline_of=pipeline_of,
             consume=partial(consume, mma_stage=mma_stage_of_fragments if in_fragments else mma_stage),
-            place_of=place_of_row if in_fragments else same_place,
+            row_of=row_of_fragment if in_fragments else same_row,
             extra_producer=transpose_stages if transposes else None,
             extra_warps=TRANSPOSERS,
         ),
@@ -191,13 +191,13 @@ def transpose_stages(pipeline, scheduler):
 def row_fragments(landing, mma, slab, block):
     """Fragments of 64 rows of A, one for each step of K, read from blocks of 32 k by 32 rows.
 
-    block: number of the 64 rows in the tile. Row r of the fragments is row `place_of_row(r)` of the
-    tile. A thread needs two rows 8 apart at two k 4 apart. The places of the rows are neighbours, 8
+    block: number of the 64 rows in the tile. Row r of the fragments is row `row_of_fragment(r)` of the
+    tile. A thread needs two rows 8 apart at two k 4 apart. These two rows are neighbours in the tile, 8
     bytes. Half a warp reads four k at a time, and of each k four pairs of rows. The pairs lie in
     parts of 16 bytes whose numbers differ by 4, so the swizzle puts them into different banks.
     """
     lane, warp = tc.lane_id(), tc.warp_id() % 4
-    row = place_of_row(warp % 2 * 16 + lane // 4)
+    row = row_of_fragment(warp % 2 * 16 + lane // 4)
     tile, depth = landing[slab, 2 * block + warp // 2], mma.shape[2]
     fragments = []
     for step in range(0, SWIZZLE_BYTES // 4, depth):
@@ -206,13 +206,13 @@ def row_fragments(landing, mma, slab, block):
     return fragments
 
 
-def place_of_row(row):
+def row_of_fragment(row):
     """Row of the tile that holds row `row` of 64 rows of fragments: its bits in another order.
 
     The bits of a row are warp (2), half of the fragment, group of four lanes (3): w1 w0 h g2 g1 g0.
-    The bits of its place are w1 g1 w0 g2 g0 h.
+    The bits of its row in the tile are w1 g1 w0 g2 g0 h.
     """
-    order = 5, 1, 4, 2, 0, 3  # bit of the row for each bit of the place, from the highest down
+    order = 5, 1, 4, 2, 0, 3  # bit of the fragment's row for each bit of the tile's
     bits = [(row >> bit & 1) << (5 - i) for i, bit in enumerate(order)]
     return sum(bits[1:], bits[0])
 
@@ -225,13 +225,13 @@ def transpose_block(block):
 
 
 def parts_of_block(block):
-    """Places (k, n) and rows of the 4 x 4 parts of a lane; all lanes have read theirs."""
+    """Corners (k, n) and rows of the 4 x 4 parts of a lane; all lanes have read theirs."""
     lane = tc.lane_id()
     n = lane % DIAGONALS
     rounds = DIAGONALS * DIAGONALS // 32
-    places = [
+    corners = [
         ((n + i * (32 // DIAGONALS) + lane // DIAGONALS) % DIAGONALS * PART, n * PART) for i in range(rounds)
     ]
-    parts = [[block.at(k + i, n).load(PART).elements() for i in range(PART)] for k, n in places]
+    parts = [[block.at(k + i, n).load(PART).elements() for i in range(PART)] for k, n in corners]
     tc.syncwarp()
-    return list(zip(places, parts, strict=True))
+    return list(zip(corners, parts, strict=True))

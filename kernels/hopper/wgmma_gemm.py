@@ -28,7 +28,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import same_place, store_rows
+from tensorcore_dsl.kernels.hopper.epilogue import same_row, store_rows
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
@@ -240,7 +240,7 @@ class GemmParts:
         Mainloops of the producer and of a consumer. `produce` calls griddep_wait itself.
     store : function
         Writes 64 rows of accumulators.
-    place_of : function
+    row_of : function
         See Epilogue.
     extra_producer : function or None
         extra_producer(pipeline, scheduler): what the next `extra_warps` warps of the producer run.
@@ -256,7 +256,7 @@ class GemmParts:
     produce: Callable[..., Any] = produce
     consume: Callable[..., Any] = consume
     store: Callable[..., Any] = store_rows
-    place_of: Callable[[Any], Any] = same_place
+    row_of: Callable[[Any], Any] = same_row
     extra_producer: Callable[..., Any] | None = None
     extra_warps: int = 1
     buffers: int = 0
@@ -312,7 +312,7 @@ def warp_specialized_gemm(
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     launch(config)
     buffers = parts.buffers or traits.staging_buffers(config, a.dtype.itemsize)
-    epilogue = replace(make_epilogue(d, config, traits, buffers), place_of=parts.place_of)
+    epilogue = replace(make_epilogue(d, config, traits, buffers), row_of=parts.row_of)
     pipeline = parts.pipeline_of(a, b, config, traits)
     scheduler = parts.scheduler_of(d, config)
     if parts.registers is None:

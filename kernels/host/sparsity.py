@@ -229,7 +229,7 @@ def _unpack(sparse: SparseMatrix) -> np.ndarray:
     nibbles = np.empty((row.max() + 1, chunk.max() + 1), np.uint32)
     nibbles[row, chunk] = words >> np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32) & np.uint32(15)
     stored = sparse.values.shape[1] // format.kept
-    positions = np.stack(sparse_packing.places_of(nibbles[:rows, :stored], format.kept), axis=2)
+    positions = np.stack(sparse_packing.positions_of(nibbles[:rows, :stored], format.kept), axis=2)
     values = sparse.values.reshape(rows, stored, format.kept)
     dense = np.zeros((rows, stored, format.chunk), values.dtype)
     np.put_along_axis(dense, positions.astype(np.int64), values, 2)
