@@ -13,6 +13,16 @@ f32 sums of each block, in global memory. Otherwise dQ has a kernel of its own.
 
 If few heads of k and v leave SMs idle, the heads of q that share one are divided into groups. Each group
 has sums of dK and dV of its own.
+
+The kernels share these arguments:
+
+    q, grad, dq          (batch, heads, queries, D); grad is dO
+    k, v, dk, dv         (batch, key heads, keys, D); of groups, dk and dv are f32, (batch, groups, keys, D)
+    lse_log2, delta      (BM times slots,), f32, from sum_rows
+    starts_q, starts_k   s32: a packed sequence i has rows starts[i] to starts[i + 1] - 1 of batch 0
+    scale, cap           factors of the scores, see Softmax
+    softmax_scale        the factor of q kᵀ
+    left, right          keys that a query sees on either side, see KeyRange
 """
 
 from __future__ import annotations

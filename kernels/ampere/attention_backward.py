@@ -58,9 +58,8 @@ def key_gradients(  # noqa: PLR0913
     right: tc.s32,
     traits: tc.Const,
 ):
-    """dk, dv: (batch, key heads, keys, D). q, grad: (batch, heads, queries, D). lse_log2, delta: see
-    sum_rows, for blocks of ROWS queries. scale, cap: see Softmax. softmax_scale: the factor of q kᵀ.
-    left, right: see KeyRange. starts_q, starts_k: of packed sequences, see attention_kernel.
+    """Compute dK and dV. attention_gradients lists the arguments; blocks have ROWS queries.
+
     Grid: (tiles of ROWS keys of the longest sequence, or more; key heads; sequences).
     """
     parts = column_parts(traits)
@@ -126,7 +125,7 @@ def query_gradients(  # noqa: PLR0913
     right: tc.s32,
     traits: tc.Const,
 ):
-    """dq: (batch, heads, queries, D). The other arguments: see key_gradients.
+    """Compute dQ. attention_gradients lists the arguments; blocks have ROWS queries.
 
     Grid: (tiles of ROWS queries of the longest sequence, or more; heads; sequences).
     """

@@ -131,11 +131,11 @@ def attention_backward_kernel(  # noqa: PLR0913
     config: tc.Const,
     traits: tc.Const,
 ):
-    """q, grad: (batch, heads, queries, D). k, v: (batch, key heads, keys, D). dk, dv: (batch, groups, keys,
-    D), f32 if several groups share keys. shared_by, splits: see KeyTileList. lse_log2, delta, turns,
-    tickets: see sum_rows. sums: (slots times SHARES, words), f32, see `finish`. scale, cap: see Softmax.
-    softmax_scale: the factor of q kᵀ. left, right: see KeyRange. starts_q, starts_k: of packed sequences, see
-    attention_kernel.
+    """Compute dK and dV, and add dQ to `sums`. attention_gradients lists the shared arguments.
+
+    sums: (slots times SHARES, words), f32, for `finish`. turns: s32, the tiles that have added to a block.
+    tickets: s32, the first one counts the tiles that are drawn. shared_by, splits,
+    section: see KeyTileList.
     """
     tc.launch_bounds(THREADS, 1)
     softmax = Softmax(traits, scale, cap)

@@ -110,7 +110,10 @@ def key_gradients(  # noqa: PLR0913
     config: tc.Const,
     traits: tc.Const,
 ):
-    """The arguments: see attention_backward_kernel."""
+    """Compute dK and dV. attention_gradients lists the shared arguments.
+
+    tickets: s32, the first one counts the tiles that are drawn. shared_by, splits, section: see KeyTileList.
+    """
     tc.launch_bounds(THREADS, 1)
     tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits)
     cta = make_cta(q, k, v, grad, (lse_log2, delta), tiles, Softmax(traits, scale, cap), config, traits)

@@ -93,8 +93,9 @@ def query_gradients(  # noqa: PLR0913
     section: tc.s32,
     traits: tc.Const,
 ):
-    """dq: (batch, heads, queries, D). tickets: the second one counts the tiles that are drawn. The other
-    arguments: see attention_backward_kernel.
+    """Compute dQ. attention_gradients lists the shared arguments.
+
+    tickets: s32, the second one counts the tiles that are drawn. section: see TileList.
     """
     tc.launch_bounds(THREADS, 1)
     sequences = Sequences(q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, 64, BN)
