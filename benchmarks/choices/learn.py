@@ -172,7 +172,7 @@ def recorded(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def kind_of(config: Any, is_f32: bool, is_f64: bool) -> int:
     if isinstance(config, HopperConfig):
-        return (PARTS if config.k_slabs == 2 else FRAGMENTS) if is_f32 else WGMMA
+        return (PARTS if config.splits_in_memory else FRAGMENTS) if is_f32 else WGMMA
     return VECTORS if config.is_of_vectors else F64 if is_f64 else MMA
 
 

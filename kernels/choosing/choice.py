@@ -108,7 +108,7 @@ def _is_feasible(problem: GemmProblem, config: Config) -> bool:
         return True
     if reduces and (config.BN not in PARTS_COLUMNS or config.BN % (16 * config.split_k)):
         return False
-    if config.k_slabs == 2:
+    if config.splits_in_memory:
         return has_promotion_registers(config)
     return not fragments_registers(config) or families.gives_registers()
 

@@ -142,6 +142,14 @@ class HopperConfig:
         return self.cluster_m + self.cluster_n - 1
 
     @property
+    def splits_in_memory(self) -> bool:
+        """Whether f32 products read operands that another kernel has split in two: slabs of both parts.
+
+        Else the consumers split f32 operands in fragments.
+        """
+        return self.k_slabs == 2
+
+    @property
     def threads(self) -> int:
         """Threads of a CTA: one producer warpgroup, and the consumers."""
         return WARPGROUP * (1 + self.consumers)

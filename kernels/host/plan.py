@@ -242,7 +242,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, contiguous: Ge
 
 def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits) -> tc.Kernel:
     """Choose the kernel of f32 products; refuse configurations that it does not take."""
-    if config.k_slabs == 2:
+    if config.splits_in_memory:
         return f32_gemm
     if config.k_slabs != 1:
         raise tc.ArgumentError(
