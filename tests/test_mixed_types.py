@@ -98,7 +98,7 @@ def test_fp8_is_planned_as_it_is_multiplied(of_a, of_b):
         d = kernels.gemm(a, b, out_dtype=tc.f32)
         assert np.array_equal(d, exact(a, b))
         plan = kernels.plan(a, b, None, d, accumulate="fast")
-        assert plan.kernel is families.SM80[tc.f16] or plan.kernel is families.VECTORS[tc.f16]
+        assert plan.kernel is families.MMA_KERNELS[tc.f16] or plan.kernel is families.VECTOR_KERNELS[tc.f16]
         assert kernels.explain_bits(plan).startswith("products:   f16 by f16")
         with warming.recorded() as launches:
             kernels.gemm(a, b, out=d)
@@ -147,7 +147,7 @@ def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch):
 def test_operands_are_not_converted_to_warm_up(monkeypatch):
     monkeypatch.setattr(copies, "_assign", None)
     (bound,) = warming.kernels_of(warming._products([tc.e4m3], [(256, 256, 256)], ["row.col"], None), "sm_89")
-    assert bound.kernel is families.SM80[tc.f16] and bound.types[0].dtype == tc.f16
+    assert bound.kernel is families.MMA_KERNELS[tc.f16] and bound.types[0].dtype == tc.f16
 
 
 @pytest.mark.parametrize(

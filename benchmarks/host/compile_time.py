@@ -25,7 +25,7 @@ from benchmarks.products.gemm_cases import COMMON, DTYPES, PORTABLE, Case
 from benchmarks.tables import Table, duration, one_line, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import Specialisation
-from tensorcore_dsl.kernels.problem.families import SM90
+from tensorcore_dsl.kernels.problem.families import WGMMA_KERNELS
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.targets import DEFAULT_ARCH, current_target, device_arch
 
@@ -87,7 +87,7 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
 
 def cases(arch: str) -> list[Case]:
     """The mma.sync kernels, and the wgmma kernels where the architecture has wgmma."""
-    wgmma = [name for name, dtype in DTYPES.items() if dtype in SM90] if arch == "sm_90a" else []
+    wgmma = [name for name, dtype in DTYPES.items() if dtype in WGMMA_KERNELS] if arch == "sm_90a" else []
     return [
         Case(dtype, *SIZE, COMMON, family)
         for family, dtypes in (("sm80", PORTABLE), ("sm90", wgmma))

@@ -13,7 +13,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.choosing.ranking import invariant_split
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.problem.families import SM90, has_wgmma
+from tensorcore_dsl.kernels.problem.families import WGMMA_KERNELS, has_wgmma
 from tensorcore_dsl.kernels.problem.gemm_problem import ANY, BATCH_INVARIANT, GemmProblem
 from tensorcore_dsl.kernels.problem.summation import Config, Summation, summation_of
 
@@ -67,4 +67,4 @@ def _f32_split(problem: GemmProblem) -> int:
 
 
 def _uses_wgmma(problem: GemmProblem) -> bool:
-    return has_wgmma() and problem.multiplied_as in SM90
+    return has_wgmma() and problem.multiplied_as in WGMMA_KERNELS

@@ -70,7 +70,7 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
 def is_open(problem: GemmProblem) -> bool:
     """Whether kernels without wgmma may be faster: for few rows or columns, or where wgmma needs
     copies of the operands, or transposes their tiles."""
-    if problem.multiplied_as in families.VECTORS and min(problem.M, problem.N) <= MAX_VECTORS:
+    if problem.multiplied_as in families.VECTOR_KERNELS and min(problem.M, problem.N) <= MAX_VECTORS:
         return True
     shape = shape_of(problem)
     return bool(choose_copies(problem, "sm90") or shape.in_fragments or shape.transposed)
@@ -122,7 +122,7 @@ def kinds_of(problem: GemmProblem, *names: str) -> tuple[int, ...]:
         kinds += f32_kinds if dtype == tc.f32 else [menu.WGMMA]
     if "sm80" in names:
         kinds.append(menu.F64 if dtype == tc.f64 and families.has_wgmma() else menu.MMA)
-        if dtype in families.VECTORS and problem.accumulate != tc.f16:
+        if dtype in families.VECTOR_KERNELS and problem.accumulate != tc.f16:
             kinds.append(menu.VECTORS)
     return tuple(kinds)
 

@@ -15,7 +15,7 @@ from tensorcore_dsl.host import Description, describe, stream_handle
 from tensorcore_dsl.kernels.problem.padding import COLUMNS, ROWS, VECTOR_BYTES
 from tensorcore_dsl.kernels.sizes import cdiv
 
-TERMS = 16  # K of zeros for an empty K: rows of 16 bytes or more, as TMA reads them
+ZERO_TERMS = 16  # K of zeros for an empty K: rows of 16 bytes or more, as TMA reads them
 
 
 def library_of(array: Any) -> str:
@@ -66,7 +66,7 @@ def empty_similar(x: Any, dtype: tc.DType) -> Any:
     return empty_like(x, x.shape, dtype)
 
 
-def zero_terms(like: Any, axis: int, count: int = TERMS) -> Any:
+def zero_terms(like: Any, axis: int, count: int = ZERO_TERMS) -> Any:
     """Zeros in place of matrices that have no elements along `axis`, K: `count` terms, which are
     contiguous."""
     shape, dtype = list(like.shape), describe(like).type.dtype

@@ -30,7 +30,13 @@ from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
 from tensorcore_dsl.kernels.problem import families, padding
-from tensorcore_dsl.kernels.problem.families import SM80, SM90, VECTORS, has_wgmma, stores_without_tma
+from tensorcore_dsl.kernels.problem.families import (
+    MMA_KERNELS,
+    VECTOR_KERNELS,
+    WGMMA_KERNELS,
+    has_wgmma,
+    stores_without_tma,
+)
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem, accumulator_dtype
 from tensorcore_dsl.kernels.problem.problem_shape import SMS, grid_size
 from tensorcore_dsl.kernels.problem.summation import Summation, summation_of
@@ -221,7 +227,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, contiguous: Ge
     """
     if config is not None and not config.stages:
         raise tc.ArgumentError(f"stages is 1 or more; config.with_stages() takes as many as fit: {config}")
-    kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.multiplied_as]
+    kernel = fp8_gemm if problem.accumulate == FAST else WGMMA_KERNELS[problem.multiplied_as]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     if config is None:
@@ -273,8 +279,8 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
 def _check_swapped(problem: GemmProblem, kernel: tc.Kernel, config: HopperConfig) -> None:
     """Refuse swap AB for results that are not of 16 bits, and with row reductions."""
     unsupported = ""
-    has_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
-    if not has_16_bits and kernel not in (SM90[tc.tf32], f32_fragments_gemm):
+    has_16_bits = kernel in (WGMMA_KERNELS[tc.f16], fp8_gemm, promoted_fp8_gemm)
+    if not has_16_bits and kernel not in (WGMMA_KERNELS[tc.tf32], f32_fragments_gemm):
         unsupported = f"a product of {problem.multiplied_as}"
     elif has_16_bits and problem.d.type.dtype.bits != 16:
         unsupported = f"D of {problem.d.type.dtype}"
@@ -333,7 +339,7 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
         )
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
-    kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
+    kernel, traits = MMA_KERNELS[problem.multiplied_as], _ampere_traits(problem, config)
     streamk = None
     if is_f64_pipelined(problem, config):
         kernel, traits = f64_gemm, _f64_pipeline_traits(problem, traits)
@@ -361,10 +367,10 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
 
 def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:
     """Plan a kernel without tensor cores."""
-    if problem.multiplied_as not in VECTORS:
+    if problem.multiplied_as not in VECTOR_KERNELS:
         raise tc.ArgumentError(
             f"tiles of up to {MAX_VECTORS} rows or columns are for "
-            f"{', '.join(map(str, VECTORS))}, not for {problem.multiplied_as}: {config}"
+            f"{', '.join(map(str, VECTOR_KERNELS))}, not for {problem.multiplied_as}: {config}"
         )
     if problem.accumulate == tc.f16:
         raise tc.ArgumentError(f"tiles of vectors are summed in f32, not in f16: {config}")
@@ -390,7 +396,7 @@ def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan
         has_c=problem.reads_c,
         epilogue=problem.epilogue,
     )
-    return Plan(VECTORS[problem.multiplied_as], config, traits, grid)
+    return Plan(VECTOR_KERNELS[problem.multiplied_as], config, traits, grid)
 
 
 def is_f64_pipelined(problem: GemmProblem, config: AmpereConfig) -> bool:

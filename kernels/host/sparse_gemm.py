@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, present
-from tensorcore_dsl.kernels.host.arrays import TERMS, zero_terms
+from tensorcore_dsl.kernels.host.arrays import ZERO_TERMS, zero_terms
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c, without_terms
 from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
@@ -56,7 +56,7 @@ def _prepare(
         others = c, out, row_out, extra, options._replace(alpha=0)
         return without_terms(
             lambda values, metadata, b: _prepare(
-                SparseMatrix(values, metadata, (a.shape[0], TERMS)), b, *others
+                SparseMatrix(values, metadata, (a.shape[0], ZERO_TERMS)), b, *others
             ),
             zeros,
             (a.values, a.metadata, b),

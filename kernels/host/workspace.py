@@ -10,8 +10,8 @@ from typing import Any
 from tensorcore_dsl.host import cupy_stream, stream_handle, torch_stream
 from tensorcore_dsl.kernels.host.arrays import library_of, on_stream
 
-MAX_CACHED = 64  # small workspaces; beyond, the oldest goes
-SMALL = 8 << 20  # bytes
+MAX_CACHED = 64  # small workspaces. Beyond, the oldest one goes.
+SMALL_BYTES = 8 << 20  # Workspaces up to this size are cached for a stream.
 _cached: dict[Any, Any] = {}
 _small: dict[Any, Any] = {}
 
@@ -39,7 +39,7 @@ def scratch(like: Any, stream: Any, kind: tuple[Any, ...], size: int, allocate: 
     A small workspace (size: bytes) is cached for the next launch on the stream, as allocation would
     take longer than the kernel.
     """
-    stream_key = _stream_key(like, stream) if size <= SMALL else None
+    stream_key = _stream_key(like, stream) if size <= SMALL_BYTES else None
     key = stream_key, kind
     cached = None if stream_key is None else _small.get(key)
     if cached is not None:

@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.problem.recording import is_recording
 # Name of a family -> class of its configurations.
 FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
 # Type in which the elements of A and B are multiplied -> kernel.
-SM80: dict[tc.DType, Any] = {
+MMA_KERNELS: dict[tc.DType, Any] = {
     tc.f16: ampere.f16_gemm,
     tc.bf16: ampere.bf16_gemm,
     tc.f32: ampere.f32_gemm,
@@ -39,14 +39,14 @@ SM80: dict[tc.DType, Any] = {
     tc.f64: ampere.f64_gemm,
 }
 # Type -> kernel for few rows or columns, without tensor cores.
-VECTORS = {
+VECTOR_KERNELS = {
     tc.f16: vector_gemm,
     tc.bf16: vector_gemm,
     tc.f32: vector_gemm,
     tc.tf32: tf32_vector_gemm,
     tc.f64: f64_vector_gemm,
 }
-SM90: dict[tc.DType, Any] = {
+WGMMA_KERNELS: dict[tc.DType, Any] = {
     tc.f16: bf16_gemm,
     tc.bf16: bf16_gemm,
     tc.f32: f32_gemm,
@@ -93,7 +93,7 @@ def sm80_obstacle(problem: GemmProblem) -> str:
     """Reason why the mma.sync kernels cannot run this problem, or ''."""
     if host.target_arch().number < 80:
         return "they run on sm_80 or later"
-    if problem.multiplied_as not in SM80:
+    if problem.multiplied_as not in MMA_KERNELS:
         return f"they have no {problem.dtype}"
     if problem.batch is not None:
         return "they multiply single matrices, no batches; call gemm for each matrix"
@@ -108,7 +108,7 @@ def sm90_obstacle(dtype: tc.DType, accumulate: Any = None) -> str:
     if not has_wgmma():
         where = "the CPU emulates" if current_target() == "cpu" else "the GPU is"
         return f"they run on sm_90a, and {where} {host.target_arch()}"
-    if dtype not in SM90:
+    if dtype not in WGMMA_KERNELS:
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):
         return f"they do not sum in {accumulate}"
