@@ -96,20 +96,26 @@ def test_empty_problems_have_a_plan(shape: tuple[int, ...]) -> None:
         assert "dQ" in explained(x, x, x, causal=True)
 
 
-def test_what_changes_the_text() -> None:
+def test_softcap_adds_its_steps_to_the_text() -> None:
     q, k, v = operands(64, 64)
-    usual = explained(q, k, v)
-    assert "dS" in usual and "tanh" not in str(usual)
-    assert usual["numbers"] == "s = scale * log2(e), rounded to f32"
-    capped = explained(q, k, v, softcap=3.0)
+    plain, capped = explained(q, k, v), explained(q, k, v, softcap=3.0)
+    assert "dS" in plain and "tanh" not in str(plain)
+    assert plain["numbers"] == "s = scale * log2(e), rounded to f32"
     assert "tanh^2" in capped["dS"] and "c = 2 * log2(e) * scale / softcap" in capped["numbers"]
-    k, v = operands(64, 16, seed=1)[1:]
-    paged = explained(
-        q, k, v, cu_seqlens=(starts([64]), starts([16])), block_table=np.zeros((1, 1), np.int32)
-    )
-    assert "dQ" not in paged, "pages have no gradients"
+
+
+def test_pages_have_no_gradients_in_the_text() -> None:
+    q, (_, k, v) = operands(64, 64)[0], operands(64, 16, seed=1)
+    lists, table = (starts([64]), starts([16])), np.zeros((1, 1), np.int32)
+    assert "dQ" not in explained(q, k, v, cu_seqlens=lists, block_table=table)
+
+
+def test_kernels_of_sm_80_have_their_own_sums_in_the_text() -> None:
     with tc.target("cpu", "sm_80"):
         text = explained(*operands(64, 64))
     assert text["sums"].startswith("8 products") and "one sum of the tensor cores" in text["dQ"]
+
+
+def test_a_depth_that_no_kernel_takes_is_refused() -> None:
     with pytest.raises(tc.ArgumentError, match="multiple of 8"):
         kernels.plan_attention(*operands(8, 8, 60))

@@ -99,25 +99,35 @@ def test_pruning_comes_before():
             tuned(prune=lambda configs, arguments: [tc.Config(BLOCK=7)])[grid, block](x, y, 1000)
 
 
-def test_emulation_handles_and_text():
+def test_emulation_runs_the_kernel():
     kernel = tuned()
     x, y = arrays()
-    report = kernel.emulate[grid, block](x, y, 1000)
-    assert np.array_equal(y, 2 * x) and report is not None
+    assert kernel.emulate[grid, block](x, y, 1000) is not None and np.array_equal(y, 2 * x)
     kernel.emulator("sm_80", profile=True)[grid, block](x, y, 1000, factor=5)
     assert np.array_equal(y, 5 * x)
+
+
+def test_check_and_explore_run_the_kernel_on_copies():
+    kernel = tuned()
+    x, y = arrays()
     result = kernel.check(grid, block)(x, y, 1000, factor=7)
-    assert result and np.array_equal(result.arguments["y"], 7 * x) and np.array_equal(y, 5 * x)
+    assert result and np.array_equal(result.arguments["y"], 7 * x) and not y.any()
     assert kernel.explore(4)[grid, block](x, y, 1000)
     with pytest.raises(tc.ArgumentError, match="is no seed"):
         kernel.check(grid, block, order=-1)(x, y, 1000)
+
+
+def test_a_prepared_launch_runs_the_kernel():
+    x, y = arrays()
     with tc.target("cpu"):
-        handle = kernel[grid, block].prepare(x, y, 1000)
-        y[:] = 0
-        handle(x, y, 1000)
+        tuned()[grid, block].prepare(x, y, 1000)(x, y, 1000)
     assert np.array_equal(y, 2 * x)
-    plain = scale.ptx(x, y, 1000, BLOCK=32, arch="sm_80")
-    assert kernel.ptx(x, y, 1000, arch="sm_80") == plain
+
+
+def test_text_is_that_of_the_first_configuration():
+    kernel = tuned()
+    x, y = arrays()
+    assert kernel.ptx(x, y, 1000, arch="sm_80") == scale.ptx(x, y, 1000, BLOCK=32, arch="sm_80")
     types = tc.ArrayType(tc.f32, 1, (True,), 16)
     assert kernel.ir(types, types, tc.s32, arch="sm_80") == scale.ir(x, y, 1000, BLOCK=32, arch="sm_80")
 

@@ -579,32 +579,33 @@ class TestMemory:
     def arena(self):
         return Arena(1)
 
-    def test_arrays_keep_their_places_and_views(self, arena):
+    def test_views_of_one_array_move_together(self, arena):
         whole = np.arange(1000, dtype=np.int16)
         low, turned = whole[3:200], whole[100:900].reshape(40, 20)[::-2, 3:]
-        alone, none = np.arange(5.0), np.empty((0, 4))
-        alone.flags.writeable = False
-        given = [
-            GlobalPointer(low, "low"),
-            3,
-            TensorMapArgument(turned, "turned", (0,), (1,)),
-            GlobalPointer(alone, "alone"),
-            GlobalPointer(none, "none"),
-        ]
-        moved: Any = arena.take(given)
-        one, two, three = (moved[i].array for i in (0, 2, 3))
+        one, two = self.moved(
+            arena, GlobalPointer(low, "low"), TensorMapArgument(turned, "turned", (0,), (1,))
+        )
         assert np.array_equal(one, low) and np.array_equal(two, turned)
         assert (one.strides, two.strides) == (low.strides, turned.strides)
         assert not np.shares_memory(one, whole) and np.shares_memory(one, two)
         shift = low.ctypes.data - whole.ctypes.data
         assert (one.ctypes.data - shift) % ALIGNMENT == 0
         assert two.ctypes.data - one.ctypes.data == turned.ctypes.data - low.ctypes.data
-        assert np.array_equal(three, alone) and not three.flags.writeable
-        assert moved[1] == 3 and moved[4].array is none
         one[-1], two[0, 0] = -5, -6
         assert low[-1] != -5
         arena.give_back()
         assert low[-1] == -5 and turned[0, 0] == -6
+
+    def test_read_only_and_empty_arrays_stay_so(self, arena):
+        alone, none = np.arange(5.0), np.empty((0, 4))
+        alone.flags.writeable = False
+        copy, empty = self.moved(arena, GlobalPointer(alone, "alone"), GlobalPointer(none, "none"))
+        assert np.array_equal(copy, alone) and not copy.flags.writeable and empty is none
+        assert arena.take([3]) == [3]
+
+    @staticmethod
+    def moved(arena: Arena, *arguments: Any) -> list[np.ndarray]:
+        return [argument.array for argument in arena.take(arguments)]
 
     def test_an_interrupt_while_arrays_are_copied_leaves_them(self, arena, monkeypatch):
         """What the arena held before is not copied back."""
