@@ -126,7 +126,7 @@ def with_annotation(note: Any, default: Any = None) -> Any:
         ("Optional[tc.Const[int]]", "Const"),
     ],
 )
-def test_optional(note, kind):
+def test_optional_parameters_take_none(note, kind):
     kernel = with_annotation(note)
     assert kernel.parameters[1].kind == kind
     for given, wanted in ((BIAS if kind == "Array" else 10, 10), (None, 9)):
@@ -137,7 +137,7 @@ def test_optional(note, kind):
 @pytest.mark.parametrize(
     "note", [Optional[tc.f32], tc.f32 | None, Optional[float], "float | None", "tc.f32 | None"]
 )
-def test_optional_numbers(note):
+def test_optional_numbers_take_none(note):
     @tc.kernel
     def filled(x: tc.Array, p: note = 3):
         assert p is None or p.dtype == tc.f32

@@ -42,7 +42,7 @@ NUMPY_DTYPES = [
 
 
 @pytest.mark.parametrize(("dtype", "name"), NUMPY_DTYPES)
-def test_numpy(dtype, name):
+def test_numpy_arrays_are_described(dtype, name):
     array = aligned((4, 48), dtype)
     found = describe(array)
     assert found.type == ArrayType(dtypes.named(name), 2, (False, True), 16, True)
@@ -66,7 +66,7 @@ def test_numpy(dtype, name):
         (lambda a: a[0, 0, ...], (), ()),
     ],
 )
-def test_strides(view, unit, strides):
+def test_layouts_of_views_are_described(view, unit, strides):
     array = view(aligned((8, 24), np.float16))
     found = describe(array)
     assert found.type.unit == unit
@@ -91,7 +91,7 @@ def test_strides(view, unit, strides):
         ((3, 3), np.float64, 8, 8),
     ],
 )
-def test_alignment(shape, dtype, at, align):
+def test_alignment_is_found(shape, dtype, at, align):
     assert describe(aligned(shape, dtype, at=at)).type.align == align
 
 
@@ -143,7 +143,7 @@ def test_cuda_array_interface_refused():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.uint8, np.float64, np.bool_])
-def test_dlpack(dtype):
+def test_dlpack_is_described_as_its_array(dtype):
     array = np.zeros((5, 6, 32), dtype)[1:, :, ::2]
     assert describe(Dlpack(array)) == describe(array)
 
@@ -175,7 +175,7 @@ def test_dlpack_byte_offset():
     assert (found.pointer, found.shape, found.strides) == (data + 16, (8,), (1,))
 
 
-def test_dlpack_refused():
+def test_unknown_devices_and_types_of_dlpack_are_refused():
     with pytest.raises(ArgumentError, match="device type 10"):
         describe(Dlpack(np.zeros(2), (10, 0)))
     with pytest.raises(ArgumentError, match="type code 5 of 64 bits"):
@@ -212,7 +212,7 @@ def test_immutable_producers():
     ],
     ids=str,
 )
-def test_refused(value, text):
+def test_unsupported_arguments_are_refused(value, text):
     with pytest.raises(ArgumentError, match=text) as caught:
         describe(value, "argument 'x'")
     assert str(caught.value).startswith("argument 'x'")
@@ -242,7 +242,7 @@ def test_refused(value, text):
         (ml_dtypes.float8_e4m3fn(1), "e4m3", 0x38),
     ],
 )
-def test_scalars(value, name, stored):
+def test_numbers_have_the_types_of_scalars(value, name, stored):
     found = describe(value)
     assert (found.type, found.value) == (ScalarType(dtypes.named(name)), stored)
     assert type(found.value) is type(stored)
@@ -263,7 +263,7 @@ def test_scalars(value, name, stored):
         (np.float32(2), "u32", 2),
     ],
 )
-def test_declared_scalars(value, dtype, stored):
+def test_declared_scalars_are_converted(value, dtype, stored):
     found = describe(value, "x", dtypes.named(dtype))
     assert (found.type, found.value) == (ScalarType(dtypes.named(dtype)), stored)
 
@@ -421,7 +421,7 @@ def parameters_of(*values):
     return packer, buffer
 
 
-def test_packing():
+def test_parameters_are_packed_at_their_alignment():
     a = aligned((3, 16), np.float16)
     b = aligned((3, 16), np.float32).T
     packer, buffer = parameters_of(True, a, np.float16(1), b[:, ::2], 2.5, np.int8(-1), 2**40)

@@ -94,7 +94,7 @@ def result_type(op: str, a: DType, b: DType) -> DType:
 @pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_integer_operators(data):
+def test_integer_operators_agree_with_python(data):
     a, b = (data.draw(st.sampled_from(INTEGERS)) for _ in range(2))
     op = data.draw(st.sampled_from([o for o in OPERATORS if o != "/"]))
     common = promoted(a, b)
@@ -139,7 +139,7 @@ def test_integer_operators(data):
 @pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_float_operators(data):
+def test_float_operators_agree_with_numpy(data):
     a, b = (data.draw(st.sampled_from((*FLOATS, s32, u8))) for _ in range(2))
     if not (a.is_float or b.is_float):
         a = f32
@@ -237,7 +237,7 @@ def address_arithmetic(x, out):
     out[5, i] = x[i + step - 2]
 
 
-def test_pointers():
+def test_pointer_arithmetic_counts_elements():
     x = np.arange(100, dtype=np.int32) * 7
     out = np.zeros((6, N), np.int32)
     launch(address_arithmetic, x, out)
@@ -427,7 +427,7 @@ def mathematics(x, out):
 
 
 @pytest.mark.parametrize("dtype", [f32, f16, bf16])
-def test_mathematics(dtype):
+def test_mathematics_agrees_with_numpy(dtype):
     x = np.linspace(0.1, 3, N).astype(dtype.numpy)
     out = np.zeros((15, N), dtype.numpy)
     launch(mathematics, x, out, arch="sm_90a")
@@ -464,7 +464,7 @@ def conversions(x, out):
 
 @pytest.mark.parametrize("to", ALL, ids=str)
 @pytest.mark.parametrize("of", ALL, ids=str)
-def test_conversions(of, to):
+def test_conversions_agree_with_numpy(of, to):
     rng = np.random.default_rng(5)
     if of.is_float:
         x = (rng.standard_normal(N) * 30).astype(of.numpy)
@@ -538,7 +538,7 @@ def narrow_floats(x, out, dtype: tc.Const = tc.e4m3):
 
 
 @pytest.mark.parametrize("dtype", [tc.e4m3, tc.e5m2], ids=str)
-def test_narrow_floats(dtype):
+def test_narrow_floats_are_converted_both_ways(dtype):
     x = (np.random.default_rng(7).standard_normal(N) * 8).astype(np.float32)
     out = np.zeros(N, dtype.numpy)
     launch(narrow_floats, x, out, dtype=dtype, arch="sm_90a")

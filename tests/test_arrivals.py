@@ -161,7 +161,7 @@ def test_an_arrival_that_must_not_end_the_phase(first):
         (".noComplete.release.cta.shared::cta.b64", "sm_80", (8, 0)),
     ],
 )
-def test_targets(modifiers, requires, version, drop):
+def test_arrivals_require_their_target_and_version(modifiers, requires, version, drop):
     """PTX manual, 9.7.13.15.13 and .14."""
     instr = isa.instruction(f"mbarrier.arrive{drop}{modifiers}")
     assert requires in str(instr.requires) and instr.version == version

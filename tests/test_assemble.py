@@ -70,7 +70,7 @@ ARCHS = [(a.name, f"{a.ptx[0]}.{a.ptx[1]}") for a in TARGETS.values() if known(a
 
 
 @pytest.mark.parametrize(("arch", "version"), ARCHS)
-def test_architectures(arch, version):
+def test_kernels_assemble_for_all_architectures(arch, version):
     store = " ld.param.u64 %rd1, [p]; mov.u32 %r1, 42; st.global.u32 [%rd1], %r1;"
     made = assemble(kernel(store, arch=arch, version=version), arch, "k")
     assert made.code.startswith(b"\x7fELF")
@@ -91,7 +91,7 @@ def test_matrix_instruction_needs_the_suffix():
 # Resources
 
 
-def test_no_spills():
+def test_a_kernel_without_spills_reports_none():
     found = assemble(fused(100), "sm_80", "k").resources
     assert found.registers > 100
     assert (found.spill_stores, found.spill_loads, found.local_bytes) == (0, 0, 0)
@@ -100,7 +100,7 @@ def test_no_spills():
 @pytest.mark.parametrize(
     ("directives", "limit"), [(".maxnreg 64", None), ("", 64), (".maxntid 128", 64), (".maxnreg 128", 64)]
 )
-def test_spills(directives, limit):
+def test_spills_are_reported(directives, limit):
     """Two hundred live numbers in 64 registers; the caller's limit beats the text's."""
     found = assemble(fused(200, directives), "sm_80", "k", limit).resources
     assert found.registers == 64

@@ -16,7 +16,7 @@ def test_names_are_different():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results(name):
+def test_emulation_gives_the_recorded_results(name):
     found = CASES[name].run(capture_async.on_cpu)
     assert found.any()
     assert np.array_equal(found, RECORDS[name])

@@ -65,7 +65,7 @@ def run(*constants: Any) -> Any:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_text(scope):
+def test_the_order_stands_in_the_instruction(scope):
     text = every_order.ptx(ARRAY, scope, arch="sm_90a")
     for order in ORDERS:
         plain = scope == "gpu" and order == "relaxed"
@@ -121,7 +121,7 @@ def test_loops_of_compare_and_swap_have_the_order():
         (lambda x: tc.reduce("add", x.at(0), 1, scope="block"), "the scope of a reduction may be cta, cluster"),
     ],
 )  # fmt: skip
-def test_refusals(call, words):
+def test_wrong_orders_are_refused(call, words):
     @tc.kernel
     def wrong(x: tc.Array):
         call(x)

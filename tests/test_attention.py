@@ -37,12 +37,12 @@ def check(arrays: Any, family: str, **options: Any) -> np.ndarray:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("dim, dtype, causal", [(64, F16, False), (128, BF16, True)])
-def test_values(family, dim, dtype, causal):
+def test_outputs_agree_with_float64(family, dim, dtype, causal):
     check(operands(200, 300, dim, dtype=dtype), family, causal=causal)
 
 
 @pytest.mark.parametrize("dim, width", [(8, 72), (192, 128), (256, 256)])
-def test_other_depths(family, dim, width):
+def test_other_depths_agree_with_float64(family, dim, width):
     check(operands(70, 150, dim, width), family, causal=True)
 
 
@@ -80,7 +80,7 @@ def test_large_scores(family):
     check((q, k, v), family)
 
 
-def test_strides(family):
+def test_strided_views_give_the_same_bits(family):
     """Views of (batch, queries, heads, D), of every second key, and an `out` of such a layout."""
     q, k, v = operands(90, 200, heads=3, batch=2)
     views = [np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (q, k, v)]
@@ -176,7 +176,7 @@ def test_nan_stays_in_its_sequence(family):
 
 
 @pytest.mark.parametrize("page", [16, 192])
-def test_pages(family, page):
+def test_keys_may_lie_in_pages(family, page):
     """Unused rows of pages hold NaN, and unused entries of the table no page."""
     one_by_one, (q, k, v), lists = packed()
     lengths = [m for _, m in SEQUENCES]
@@ -228,7 +228,7 @@ STARTS, TABLE = np.array([0, 3, 8], np.int32), np.zeros((2, 1), np.int32)
         ((Q, K, V), {"cu_seqlens": STARTS, "block_table": TABLE}, r"16, 32 or a multiple of 64 keys"),
     ],
 )
-def test_refusals(on_hopper, arrays, options, message):
+def test_wrong_arguments_are_refused(on_hopper, arrays, options, message):
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.attention(*arrays, **options)
 

@@ -96,17 +96,17 @@ def check(arrays: Any, family: str, **options: Any) -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("dim, dtype, causal", [(64, F16, False), (128, BF16, True)])
-def test_values(family, dim, dtype, causal):
+def test_gradients_agree_with_float64(family, dim, dtype, causal):
     check(operands(200, 150, dim, dtype=dtype), family, causal=causal)
 
 
 @pytest.mark.parametrize("dim, width", [(8, 72), (192, 128)])
-def test_other_depths(family, dim, width):
+def test_gradients_of_other_depths_agree_with_float64(family, dim, width):
     check(operands(70, 100, dim, width), family, causal=True)
 
 
 @pytest.mark.parametrize("dim, options", [(64, {"causal": True}), (96, {}), (128, {"softcap": 3.0})])
-def test_two_kernels(dim, options, monkeypatch):
+def test_two_kernels_agree_with_float64(dim, options, monkeypatch):
     choose(monkeypatch, one_pass=False)
     with tc.target("cpu", "sm_90a"):
         check(operands(200, 260, dim, heads=2, shared_by=2), "sm90", **options)
@@ -255,7 +255,7 @@ def test_every_synchronisation_above_128_is_needed_and_missed(side, text, monkey
         gradients(operands(103, 230, 136, heads=2), "sm90", causal=True, cu_seqlens=lists)
 
 
-def test_refusals(family):
+def test_wrong_arguments_are_refused(family):
     q, k, v = operands(4, 4)
     out, lse = kernels.attention(q, k, v, return_lse=True)
     with pytest.raises(

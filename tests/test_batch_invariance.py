@@ -96,7 +96,7 @@ def test_a_row_has_its_bits_in_every_batch(name):
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["sm80", None])
 @pytest.mark.parametrize("name", ["bf16", "f16", "f16 in f16", "tf32", "s8"])
-def test_layouts_and_families_have_no_part_in_it(name, family):
+def test_layouts_and_families_change_no_bits(name, family):
     """A and D by rows or columns, at any address; both families of kernels."""
     dtype, options = TYPES[name]
     a, b = numbers(24, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
@@ -235,14 +235,14 @@ def test_groups_of_any_sizes(dtype):
                 assert same(d[first:end], invariant(a[first:end], experts[g]))
 
 
-def test_gates():
+def test_swiglu_has_the_bits_of_its_rows_alone():
     x, gate, up = numbers(90, K), numbers(K, N, order="F"), numbers(K, N, order="F", seed=1)
     whole = kernels.swiglu(x, gate, up, bits=INVARIANT)
     for first, end in ((0, 1), (3, 8), (20, 90)):
         assert same(kernels.swiglu(x[first:end], gate, up, bits=INVARIANT), whole[first:end])
 
 
-def test_scales():
+def test_scaled_products_have_the_bits_of_their_rows_alone():
     a, b = numbers(90, 384, dtype=E4M3), numbers(384, 136, dtype=E4M3, order="F")
     left, right = abs(numbers(90, 3, dtype=F32)), abs(numbers(3, 2, dtype=F32))
     whole = kernels.scaled_gemm(a, b, left, right, bits=INVARIANT)

@@ -890,7 +890,7 @@ def guarded_by_name(x):
 
 
 @pytest.mark.parametrize("case", CAUGHT, ids=ids)
-def test_caught(case):
+def test_an_index_outside_is_caught(case):
     with pytest.raises(OutOfBounds) as error:
         case.run()
     assert error.value.message == case.message
@@ -899,7 +899,7 @@ def test_caught(case):
 
 
 @pytest.mark.parametrize("case", FINE, ids=ids)
-def test_fine(case):
+def test_indices_inside_pass(case):
     case.run(checks=True)
 
 

@@ -42,7 +42,7 @@ def test_sums_and_differences(dtype, sign):
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
-def test_products(dtype):
+def test_long_products_agree_with_python(dtype):
     a, b, out = numbers(2, dtype), numbers(2, dtype), np.zeros((4, THREADS), dtype)
     kernels.long_products.emulator("sm_90a")[1, THREADS](a, b, out)
     for thread in range(THREADS):

@@ -133,7 +133,7 @@ def operands(kind: str, into: str, wild: bool) -> tuple[np.ndarray, np.ndarray, 
 
 @pytest.mark.parametrize("wild", [False, True], ids=["plain", "wild"])
 @pytest.mark.parametrize("kind, into", CASES)
-def test_bits(kind, into, wild):
+def test_chains_have_the_bits_of_single_steps(kind, into, wild):
     a, b, c = operands(kind, into, wild)
     wanted = one_by_one(a, b, c, kind, into)
     assert np.array_equal(bits_of(run(a, b, c, kind=kind, into=into)), wanted)

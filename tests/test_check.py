@@ -94,7 +94,7 @@ def test_indices_are_checked_whatever_the_kernel_says():
     assert (found.kind, found.line) == ("OutOfBounds", FILLED) and "thread (40,0,0)" in found.who
 
 
-def test_json():
+def test_a_result_has_a_form_in_json():
     result = unwritten.check(1, 64)(zeros())
     said = json.loads(result.json())
     assert said == result.as_dict() and not said["ok"] and said["launches"] == 1 and said["warnings"] == []
@@ -103,13 +103,13 @@ def test_json():
     assert (found["thread"], found["cta"]) == ([40, 0, 0], [0, 0, 0])
 
 
-def test_in_place():
+def test_in_place_writes_the_arguments():
     x = zeros()
     result = fill.check(1, 64, in_place=True)(x)
     assert x.all() and result.arguments["x"] is x
 
 
-def test_the_configuration():
+def test_the_launch_has_the_configuration_that_was_asked_for():
     result = ranks.check(4, 32, cluster=2)(zeros(4))
     assert result and result.arguments["out"].tolist() == [0, 1, 0, 1]
     assert dynamic.check(1, 32, shared_bytes=128)(zeros(32)).arguments["out"].tolist() == [7] * 32

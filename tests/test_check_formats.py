@@ -237,7 +237,7 @@ def test_annotations_escape_what_commands_end_with():
 # -- SARIF ---------------------------------------------------------------------------------------
 
 
-def test_sarif(script):
+def test_sarif_has_the_properties_that_it_requires(script):
     """Properties that SARIF 2.1.0 requires, and what viewers show."""
     _, text = report(script, "sarif", "fails")
     log = json.loads(text)

@@ -69,7 +69,7 @@ def test_emulation_chooses_as_a_gpu_does(gpu, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_of_large_products_too(gpu):
+def test_emulation_chooses_as_a_gpu_does_for_large_products(gpu):
     draw, found = product_cases.Draw(SEED), []
     for _ in range(400):
         dtype = draw.choice(("f16", "bf16", "tf32", "f32", "s8", "f64", "e4m3"))
@@ -93,7 +93,7 @@ def test_of_large_products_too(gpu):
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "i1"])
-def test_the_library_of_the_arrays_has_no_part(gpu, dtype):
+def test_copies_do_not_depend_on_the_library_of_the_arrays(gpu, dtype):
     """Copies for TMA are made of every library's arrays, or of none."""
     a, b = np.zeros((1500, 1001), dtype), np.zeros((1001, 1500), dtype)
     d = np.zeros((1500, 1500), "i4" if dtype == "i1" else dtype)

@@ -71,7 +71,7 @@ def test_threads_that_fit(registers, threads):
     assert threads_that_fit(registers) == threads
 
 
-def test_quote():
+def test_lines_that_a_message_names_are_quoted():
     ptx = "a\n  b;\nc"
     assert quote("line 2: bad", ptx) == "line 2: bad\n    2 | b;"
     assert quote("at line 1 and line 3", ptx).splitlines()[1:] == ["    1 | a", "    3 | c"]

@@ -84,7 +84,7 @@ DEADLOCKS: list[tuple[Any, int, int]] = [
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kernel, grid, block", DEADLOCKS, ids=[k[0].__name__ for k in DEADLOCKS])
-def test_deadlocks(kernel, grid, block, order):
+def test_deadlocks_are_reported(kernel, grid, block, order):
     run = kernel.emulator("sm_90a", order=order)[grid, block]
     with pytest.raises(tc.Deadlock, match="every thread that is left waits"):
         run(np.zeros(256, np.int32))
@@ -308,7 +308,7 @@ def test_blocks_that_poll_with_plain_loads():
     assert x[:257].all()
 
 
-def test_residency():
+def test_resident_ctas_are_counted():
     hopper = arch("sm_90a")
     assert resident(hopper, 1, 0) == 132 * 32
     assert resident(hopper, 1024, 0) == 132 * 2

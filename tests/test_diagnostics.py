@@ -49,7 +49,7 @@ def test_good_code_has_no_diagnostics():
     assert diagnostics(harmless, text="a\nb\nc") == ()
 
 
-def test_spills():
+def test_spills_are_warned_of():
     (diagnostic,) = diagnostics(
         spills="    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
     )
@@ -296,7 +296,7 @@ def test_one_that_cannot_read_the_version_is_passed_over(tmp_path, monkeypatch):
     assert ptxas.find((8, 0)) == new
 
 
-def test_off(monkeypatch):
+def test_ptxas_can_be_switched_off(monkeypatch):
     monkeypatch.setenv(ptxas.VARIABLE, "off")
     assert ptxas.find((8, 0)) is None
     assert assemble.whole_program(TEXT) is None

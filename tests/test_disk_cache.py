@@ -17,7 +17,7 @@ def directory(tmp_path, monkeypatch):
     return tmp_path / "cubins"
 
 
-def test_directory(monkeypatch, tmp_path):
+def test_the_directory_is_chosen_by_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     assert cache_directory() == tmp_path
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "~/kernels")
@@ -35,13 +35,13 @@ def test_directory(monkeypatch, tmp_path):
     assert cache_directory() == Path.home() / "Library" / "Caches" / "tensorcore_dsl"
 
 
-def test_names():
+def test_names_tell_all_parts_apart():
     assert entry_name("a", "bc") != entry_name("ab", "c")
     assert entry_name("a", None) != entry_name("a")
     assert entry_name("a", 1) == entry_name("a", 1)
 
 
-def test_round_trip(directory):
+def test_what_is_stored_is_loaded(directory):
     name = entry_name("x")
     assert load(name) is None
     store(name, b"\0code", "log é")
@@ -89,7 +89,7 @@ def test_failed_write_leaves_nothing(directory, monkeypatch):
     assert not [f for f in directory.rglob("*") if f.is_file()]
 
 
-def test_off(monkeypatch):
+def test_the_cache_can_be_switched_off(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     store("ab" * 32, b"code", "log")
     assert load("ab" * 32) is None

@@ -49,7 +49,7 @@ def reduced(x: Any, w: Any) -> list[np.ndarray]:
     [(2, 256, 128, 320, SMALL), (3, 384, 72, 72, SMALL), (4, 1024, 64, 128, PAIRS), (2, 128, 264, 256, None)],
 )
 @pytest.mark.parametrize("dtype", [bf16, np.float16])
-def test_bits(world, M, N, K, config, dtype):
+def test_the_group_gives_the_bits_of_one_product(world, M, N, K, config, dtype):
     """The group keeps its memory for a second launch. All-gather gives the bits of one product."""
     group = VirtualGroup(world)
     with tc.devices(world):
@@ -177,7 +177,7 @@ def test_an_epilogue_gets_the_sums():
         (128, 64, 64, {"x": lambda x: [one[:, :32] for one in x]}, "the shapes do not fit"),
     ],
 )
-def test_refused(M, N, K, change, message):
+def test_wrong_operands_are_refused(M, N, K, change, message):
     x, w = operands(2, M, N, K, True)
     x = change.get("x", lambda x: x)(x)
     with tc.devices(2), pytest.raises(tc.ArgumentError, match=message):

@@ -136,7 +136,7 @@ def test_every_section_has_a_chapter():
         (["", ".a.x", ".a.y", ".b.x", ".b.y"], "{,.{a,b}.{x,y}}"),
     ],
 )
-def test_braces(values, text):
+def test_alternatives_are_joined_in_braces(values, text):
     assert braces(values) == text
     assert sorted(expanded(text)) == sorted(values)
 

@@ -27,7 +27,7 @@ def uncached():
         function.cache_clear()
 
 
-def test_no_gpu():
+def test_a_machine_without_a_gpu_is_told_so():
     if driver.cuda_available():
         pytest.skip("there is a GPU")
     with pytest.raises(LaunchError, match="there is no GPU to run on"):

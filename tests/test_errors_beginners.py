@@ -29,7 +29,7 @@ X = np.zeros(32, np.float32)
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case):
+def test_mistakes_are_refused_with_advice(case):
     check(case)
 
 

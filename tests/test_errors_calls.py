@@ -128,5 +128,5 @@ def loads_without_a_map(x):
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case):
+def test_wrong_calls_are_refused(case):
     check(case)

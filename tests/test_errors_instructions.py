@@ -12,7 +12,7 @@ refused = Refusals()
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case):
+def test_wrong_instructions_are_refused(case):
     check(case)
 
 

@@ -22,7 +22,7 @@ MMA = "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case):
+def test_wrong_accesses_are_refused(case):
     check(case)
 
 

@@ -14,7 +14,7 @@ refused = Refusals()
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case):
+def test_wrong_variables_are_refused(case):
     check(case)
 
 

@@ -257,7 +257,7 @@ def test_all_kernels_are_ranked_together():
         ),
     ],
 )
-def test_refusals(dtype, options, message):
+def test_wrong_options_are_refused(dtype, options, message):
     a = np.zeros((64, 64), dtype)
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.gemm(a, a, **options)

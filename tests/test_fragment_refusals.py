@@ -14,7 +14,7 @@ BYTES = ArrayType(tc.s8, 2, (False, True), 16)
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case):
+def test_fragments_refuse_what_they_cannot_do(case):
     check(case)
 
 

@@ -69,7 +69,7 @@ def warp_exchange(x, out, wide, half):
     tc.syncwarp()
 
 
-def test_warp_exchange():
+def test_lanes_exchange_values():
     x = np.arange(32, dtype=np.int32)[::-1].copy()
     out, wide, half = np.zeros((14, 32), np.int64), np.zeros(32), np.zeros(32, np.float16)
     launch(warp_exchange, x, out, wide, half, block=32)
@@ -106,7 +106,7 @@ def atomics(x, totals, old, wide, floats):
         totals[6], totals[7] = count[0], count[1]
 
 
-def test_atomics():
+def test_atomics_combine_the_values_of_all_threads():
     x = np.arange(N, dtype=np.int32)
     totals = np.array([0, 99, -1, 0, 0, 7, 0, 0], np.int32)
     old, wide, floats = np.zeros(N, np.int32), np.zeros(1, np.int64), np.zeros(1, np.float32)
@@ -271,7 +271,7 @@ def prints(x, y: tc.f32):
         print()
 
 
-def test_print(capsys):
+def test_print_writes_values_of_threads(capsys):
     x = np.array([10, 255], np.int32)
     launch(prints, x, 2.5, block=32)
     lines = capsys.readouterr().out.splitlines()
@@ -302,7 +302,7 @@ def formats(y: tc.f32, n: tc.Const):
     print([(i, "%"), [[]]], Pair(1, i), [f"{n}", n], f"{[y, Pair(y, 'x')]:.2f}")
 
 
-def test_formats(capsys):
+def test_formats_of_f_strings_are_those_of_python(capsys):
     launch(formats, 2.5, 3, block=1)
     y, i, n, width = 2.5, -7, 3, 9
     assert capsys.readouterr().out.splitlines() == [

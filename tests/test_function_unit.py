@@ -67,7 +67,7 @@ def test_absolute_error(op, exact, low, high, bound):
     assert (np.abs(approximate(op, x) - exact(value)) <= bound).all()
 
 
-def test_shapes():
+def test_functions_take_broadcast_and_strided_arrays():
     a = np.arange(0x3F800000, 0x3F800000 + 12, dtype=np.uint32).reshape(3, 4)
     quotient = arith("div", "f32", a, a[:, :1], rounding="approx")
     full = arith("div", "f32", a, np.repeat(a[:, :1], 4, 1), rounding="approx")

@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_wrong_arguments_are_refused(name):
     function, given, named, message = REFUSED[name]
     for _ in range(2):  # errors are not cached
         with pytest.raises(tc.ArgumentError) as caught:
@@ -235,7 +235,7 @@ def test_equal_numbers_are_not_the_same_call():
     ],
     ids=str,
 )
-def test_accepted(options):
+def test_right_arguments_are_accepted(options):
     a, b = whole(64, 64, dtype=np.float16), whole(64, 64, dtype=np.float16)
     assert np.array_equal(gemm(a, b, **options), exact(a, b))
 

@@ -41,7 +41,7 @@ def emulated(mnemonic: str, chunk: int) -> np.ndarray:
 
 @pytest.mark.quick(lambda names: matrix_records.family(names[0]))
 @pytest.mark.parametrize("names", groups())
-def test_bits(names):
+def test_matrix_instructions_give_the_recorded_bits(names):
     wrong = []
     for name in names:
         chunk = replayed(name)

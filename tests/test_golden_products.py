@@ -28,7 +28,7 @@ def small(kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", product_cases.DTYPES)
-def test_products(kind):
+def test_products_give_the_recorded_bits(kind):
     """Each by the kernel of its record, which is not always the one that is chosen now."""
     for index in small(kind):
         wanted = CASES[str(index)]

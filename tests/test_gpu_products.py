@@ -27,7 +27,7 @@ def biased(value, row, col, bias):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", [(64, 48, 32), (513, 200, 100), (1024, 512, 768)], ids=str)
-def test_products(dtype, shape):
+def test_products_are_close_to_float64(dtype, shape):
     M, N, K = shape
     a, b, c = draw(M, K, dtype=dtype), draw(K, N, dtype=dtype), draw(M, N, dtype=dtype)
     exact = a.double() @ b.double()

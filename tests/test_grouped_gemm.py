@@ -53,7 +53,7 @@ def by_groups(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("config", GROUPED)
 @pytest.mark.parametrize("sizes", GROUPS)
-def test_groups(sizes, config, order):
+def test_grouped_products_are_exact(sizes, config, order):
     offsets = groups_of(GROUPS[sizes])
     a, b = whole(int(offsets[-1]), 136), whole(len(offsets) - 1, 136, 200, order=order)
     found = kernels.grouped_gemm(a, b, offsets, config=HopperConfig(**GROUPED[config]))
@@ -343,7 +343,7 @@ def test_gates_that_are_open(name, K):
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_gates(dtype):
+def test_swiglu_agrees_with_float64(dtype):
     x, gate, up = (RNG.standard_normal((n, 64)).astype(dtype) / 4 for n in (72, 40, 40))
     out = np.empty((72, 40), dtype)
     found = kernels.swiglu(x, gate.T, up.T, out=out)

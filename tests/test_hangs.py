@@ -213,7 +213,7 @@ LOOPS: list[tuple[Any, int, int, str]] = [
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kernel, grid, block, line", LOOPS, ids=[k[0].__name__ for k in LOOPS])
-def test_endless_loops(kernel, grid, block, line, order):
+def test_loops_without_an_end_are_reported(kernel, grid, block, line, order):
     run = kernel.emulator("sm_90a", order=order)[grid, block]
     with pytest.raises(tc.Deadlock, match="endless loop: nothing") as error:
         run(np.zeros(256, np.int32))

@@ -65,7 +65,7 @@ def values(shape, dtype, seed=0):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("case", CASES)
-def test_loads(case, dtype):
+def test_loads_gather_the_pixels_of_a_filter(case, dtype):
     shape, index, offsets, described = CASES[case]
     if dtype is np.float32 and (described[-1] or case == "1024 pixels"):
         dtype = np.uint8 if case == "1024 pixels" else np.int16

@@ -174,7 +174,7 @@ def combined(op: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("op, dtype", REDUCTIONS, ids=lambda v: getattr(v, "__name__", str(v)))
-def test_reductions(op, dtype):
+def test_boxes_are_reduced_into_memory(op, dtype):
     """A box that hangs over an edge; sums of floats are rounded once."""
     kind = np.dtype(dtype)
     low = -50 if kind.kind in "fiV" else 0

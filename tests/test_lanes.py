@@ -124,7 +124,7 @@ def in_parts(instructions: list[Instruction], size: int = 32) -> list[Any]:
 
 @pytest.mark.quick(lambda some: some[0].opcode)
 @pytest.mark.parametrize("some", in_parts(OF_THREADS))
-def test_instructions(some):
+def test_compiled_instructions_agree_with_execute(some):
     rng = np.random.default_rng(len(some[0].mnemonic))
     cases = [(instr, [values(o.register_bits, rng) for o in instr.operands], {}) for instr in some]
     lanes = rng.random(THREADS) < 0.7

@@ -119,7 +119,7 @@ def test_bodies_are_evaluated(trials, kernel, wanted):
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
-def test_results(kernel, dtype, wanted):
+def test_loops_give_their_results(kernel, dtype, wanted):
     x = np.ones(5, dtype)
     kernel[1, 1](x)
     assert x.tolist() == wanted

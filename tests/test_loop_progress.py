@@ -164,7 +164,7 @@ RINGS = (
 
 @pytest.mark.quick(lambda how: how in ("store", "words") or "atomic" in how)
 @pytest.mark.parametrize("how", RINGS)
-def test_rings(how, monkeypatch):
+def test_long_ways_around_a_ring_end(how, monkeypatch):
     monkeypatch.setattr(watchdog, "TOGETHER", 127)
     x = np.append(np.arange(101, 9_000), 100).astype(np.int32)
     x[1] = 101

@@ -42,7 +42,7 @@ def operators(a: int, b: int, shift: int, out: Any) -> None:
     out[18] = a in (0, 7, b)
 
 
-def test_operators():
+def test_operators_agree_with_python():
     for a in EDGES:
         for b in EDGES:
             for shift in (0, 1, 5, 63):
@@ -245,7 +245,7 @@ NUMBERS = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_floats():
+def test_floats_agree_with_numpy():
     x, y = (np.repeat(NUMBERS, 16), np.tile(NUMBERS, 16))
     z = np.roll(y, 5)
     out, bits = np.zeros((x.size, 18)), np.zeros((x.size, 2), np.uint64)

@@ -61,7 +61,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake, through, error, words", MISTAKES)
-def test_mistakes(mistake, through, error, words):
+def test_mistakes_with_maps_are_reported(mistake, through, error, words):
     x, y = np.zeros((2, 16, 32), np.float32)
     with pytest.raises(error, match=words):
         run(x, y, [(0, 0)], (8, 32), through=through, mistake=mistake)

@@ -79,7 +79,7 @@ def tiles(x, out, swizzle: tc.Const = 0, padded: tc.Const = False):
 
 
 @pytest.mark.parametrize("swizzle, padded", [(0, False), (32, False), (64, False), (128, False), (0, True)])
-def test_shared_tiles(swizzle, padded):
+def test_shared_tiles_hold_what_is_stored(swizzle, padded):
     x = np.arange(8 * 64).reshape(8, 64).astype(np.float16)
     out = np.zeros((8, 64), np.float16)
     launch(tiles, x, out, swizzle=swizzle, padded=padded)
@@ -188,7 +188,7 @@ def local_arrays(x, out):
         out[k, i] = r
 
 
-def test_local_arrays():
+def test_local_arrays_belong_to_their_thread():
     compare_with_python(
         local_arrays, (np.arange(N) % 5).astype(np.int32), np.zeros((10, N), np.float32), block=N
     )
@@ -218,7 +218,7 @@ def vectors(x, out):
 
 
 @pytest.mark.parametrize("dtype", [s32, f32, f16, s8, s16, u8], ids=str)
-def test_vectors(dtype):
+def test_vectors_are_loaded_and_stored(dtype):
     M = 16
     x = (np.arange(4 * M) % 30).astype(dtype.numpy)
     out = np.zeros((10, 4 * M), dtype.numpy)

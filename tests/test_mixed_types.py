@@ -40,7 +40,7 @@ def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("left", "right"), INTEGERS)
-def test_integers(left, right, arch):
+def test_mixed_integers_are_exact(left, right, arch):
     a, b = operand(65, 80, left), operand(40, 80, right).T
     c = operand(65, 40, left)
     with tc.target("cpu", arch):
@@ -54,7 +54,7 @@ def test_integers(left, right, arch):
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("left", "right"), FLOATS)
-def test_fp8(left, right, arch):
+def test_mixed_fp8_is_exact(left, right, arch):
     a, b = operand(65, 80, left), operand(40, 80, right).T
     with tc.target("cpu", arch):
         for dtype, name in ((BF16, None), (np.float16, tc.f16), (np.float32, tc.f32)):

@@ -64,7 +64,7 @@ PAIRS = [tuple(line.split(" : ")) for line in TEXTS]
 
 
 @pytest.mark.parametrize(("mnemonic", "offer"), PAIRS, ids=[p[0] for p in PAIRS])
-def test_texts(mnemonic, offer):
+def test_an_unknown_instruction_is_offered_its_neighbours(mnemonic, offer):
     with pytest.raises(UnknownInstruction) as error:
         isa.instruction(mnemonic)
     assert offer in str(error.value)

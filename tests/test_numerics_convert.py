@@ -92,7 +92,7 @@ def test_small_floats_saturate(source, to):
 
 
 @pytest.mark.parametrize("to", [*SMALL, "f16", "bf16"])
-def test_relu(to):
+def test_relu_makes_negative_results_zero(to):
     x = column("f32", 2000, to)
     plain = convert_several((x, x), "f32", f"{to}x2", "rn", satfinite=True)
     clamped = convert_several((x, x), "f32", f"{to}x2", "rn", satfinite=True, relu=True)
@@ -144,7 +144,7 @@ def test_nearest_is_that_of_torch(to, dtype):
     np.testing.assert_array_equal(convert(x[keep], "f32", to, "rn"), bits)
 
 
-def test_tf32():
+def test_tf32_agrees_with_the_exact_model():
     x = column("f32", 4000, "tf32")
     for rounding in ("rn", "rz", "rna"):
         d = convert(x, "f32", "tf32", rounding)

@@ -144,7 +144,7 @@ def test_configurations_and_results_of_tuning():
     assert returned(tuning) == tuning and str(returned(tuning)) == str(tuning)
 
 
-def test_errors_travel():
+def test_errors_are_pickled_with_their_place():
     with pytest.raises(tc.OutOfBounds) as caught:
         add.emulate[1, 32](np.zeros(4, np.float32), np.zeros(4, np.float32), 1.0, 32)
     again = returned(caught.value)

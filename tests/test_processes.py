@@ -517,18 +517,18 @@ class TestProcessPools:
         first = self.pool()
         assert first is not None and self.pool() is first
 
-    def test_not_for_long(self, monkeypatch):
+    def test_a_pool_is_not_reused_after_a_pause(self, monkeypatch):
         first = self.pool()
         monkeypatch.setattr(processes, "REUSE_SECONDS", 0)
         assert self.pool() is not first
 
-    def test_not_for_ever(self, monkeypatch):
+    def test_a_pool_expires_after_its_greatest_age(self, monkeypatch):
         """They hold memory that this process has freed."""
         first = self.pool()
         monkeypatch.setattr(processes, "MAX_AGE_SECONDS", 0)
         assert self.pool() is not first
 
-    def test_not_under_other_settings(self, monkeypatch):
+    def test_a_pool_is_not_reused_under_other_settings(self, monkeypatch):
         first = self.pool()
         monkeypatch.setenv("TENSORCORE_DSL_CACHE", "elsewhere")
         assert self.pool() is not first

@@ -261,7 +261,7 @@ def test_instructions_of_a_newer_version(tmp_path):
         ptx.load(path)
 
 
-def test_numbers():
+def test_numbers_are_read_in_all_notations():
     """In all notations of the manual (4.5), and converted to the width of the operand."""
     k = module(
         """

@@ -31,7 +31,7 @@ def test_kernels_are_right(name, arch):
     corpus.run(name, arch, checks=not wrong)
 
 
-def test_printing(capsys):
+def test_printf_prints_as_in_c(capsys):
     corpus.run("printing", "sm_90a")
     x = corpus.CASES["printing"]().arguments[0][:3]
     assert capsys.readouterr().out == "".join(f"{v}: {v / 4:5.2f} text|ff|{1 << 40}\n" for v in x)

@@ -65,14 +65,14 @@ def test_loops_that_end_at_different_times(cuda):
     assert out.tolist() == [steps(int(v)) for v in x]
 
 
-def test_scan(cuda):
+def test_a_scan_sums_all_elements_before(cuda):
     x = np.random.default_rng(0).integers(-9, 9, 1024, np.int32)
     y = np.zeros_like(x)
     cuda.scan[1, 1024](x, y)
     assert np.array_equal(y, np.cumsum(x))
 
 
-def test_vectors(cuda):
+def test_vectors_of_four_floats_are_loaded_and_stored(cuda):
     x = floats(100, 4)
     y, wanted = np.zeros_like(x), x.copy()
     cuda.vectors[1, 128](x, y, 100)
@@ -89,7 +89,7 @@ def test_doubles(cuda):
     np.testing.assert_allclose(y, np.sqrt(x) / (1 + x * x), rtol=1e-15)
 
 
-def test_functions(cuda):
+def test_functions_of_math_agree_with_numpy(cuda):
     x = floats(500) * 10
     y, e = np.zeros_like(x), x.astype(float)
     cuda.functions[2, 256](x, y, 500)
@@ -97,7 +97,7 @@ def test_functions(cuda):
     np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_bits(cuda):
+def test_bit_functions_agree_with_python(cuda):
     x, y = np.random.default_rng(0).integers(-9, 9, 32, np.int32), np.zeros(32, np.uint32)
     cuda.bits[1, 32](x, y)
     b = sum(1 << i for i in range(32) if x[i] > 0)

@@ -226,7 +226,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-def test_mistakes(mistake, words):
+def test_mistakes_with_roles_are_refused(mistake, words):
     with pytest.raises(OperandError, match=words) as error:
         mistaken.ir(LINE, mistake=mistake, arch="sm_90a")
     assert "tc.warp_specialize(" in str(error.value)  # the line that is shown

@@ -282,7 +282,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
-def test_refusals(changes, message):
+def test_wrong_reductions_are_refused(changes, message):
     with pytest.raises(tc.ArgumentError) as error:
         kernels.gemm(**{"a": SQUARE, "b": SQUARE, **changes})
     assert message in str(error.value)

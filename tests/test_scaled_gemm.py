@@ -222,7 +222,7 @@ def rounded(a: np.ndarray, b: np.ndarray, scale: Any, zero: float) -> np.ndarray
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("shape", [(64, 32, 64), (200, 143, 336)])
-def test_requantised(by_column, shape):
+def test_requantised_products_are_scaled_and_rounded(by_column, shape):
     M, N, K = shape
     a, b = bytes_(M, K), bytes_(K, N, "F")
     scale = RNG.uniform(1e-4, 1e-3, N).astype(np.float32) if by_column else 4e-4

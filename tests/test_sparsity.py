@@ -151,7 +151,7 @@ def product(a: np.ndarray, b: np.ndarray, *more: Any, **options: Any) -> Any:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 143, 336)])
-def test_products(dtype, shape):
+def test_sparse_products_are_exact(dtype, shape):
     M, N, K = shape
     a, b = whole(M, K, dtype=dtype), whole(K, N, dtype=dtype, order="F")
     precision = "tf32" if dtype == np.float32 else None
@@ -249,7 +249,7 @@ BAD: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
-def test_refusals(changes, message):
+def test_wrong_operands_are_refused(changes, message):
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
         kernels.gemm(**{"a": kernels.compress(HALF), "b": HALF, **changes})
     assert message in str(error.value)

@@ -64,7 +64,7 @@ refused = Refusals()
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case):
+def test_changes_of_surroundings_are_refused(case):
     check(case)
     assert contents() == BEFORE
     check(case)  # it is no accident of the first time

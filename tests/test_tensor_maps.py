@@ -116,7 +116,7 @@ def test_tiled(array, description, expected):
         (3, ROWS, "made of an array, not of a s32 scalar"),
     ],
 )
-def test_refused(array, description, text):
+def test_wrong_tensor_maps_are_refused(array, description, text):
     with pytest.raises(ArgumentError, match=f"argument 'a': .*{text}"):
         map_of(array, description)
 

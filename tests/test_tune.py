@@ -242,7 +242,7 @@ def test_batches(hopper):
     assert len(tune(batch, b, timer=timer(lambda c: 1.0), device=GPU, remember=False).trials) > 9
 
 
-def test_refusals():
+def test_wrong_arguments_are_refused():
     a, b = operands()
     with tc.target("cpu"), pytest.raises(tc.ArgumentError, match="measures on a GPU"):
         tune(a, b)

@@ -86,7 +86,7 @@ def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("stages", "warps"), [(1, 8), (2, 16), (4, 8)])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_the_bits(along_k, stages, warps, dtype):
+def test_products_of_vectors_have_the_bits_of_their_order(along_k, stages, warps, dtype):
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
         a, b = problem(M, N, K, along_k, TYPES[dtype])
         config = tile(sizes, along_k, stages, 8 if along_k else warps)
@@ -167,7 +167,7 @@ def test_neither_races_nor_bank_conflicts(along_k, sizes):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_they_assemble(along_k, arch, monkeypatch, tmp_path):
+def test_kernels_of_vectors_assemble(along_k, arch, monkeypatch, tmp_path):
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     (a, b), d = problem(3, 64, 300, along_k), np.zeros((3, 64), F32)

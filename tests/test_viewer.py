@@ -187,7 +187,7 @@ def test_the_page_refers_to_nothing_else(columns):
     assert [one["name"] for one in json.loads(data)] == ["reverse"]
 
 
-def test_export(tmp_path, capsys):
+def test_a_page_is_written_to_a_file(tmp_path, capsys):
     target = tmp_path / "page.html"
     assert main(["view", "--export", str(target), f"{SCRIPT}:columns"]) == 0
     assert capsys.readouterr().out.endswith(f"wrote {target}\n") and "columns" in target.read_text()
@@ -210,7 +210,7 @@ def test_export(tmp_path, capsys):
         (["--arch", "sm_1", f"{SCRIPT}:columns"], "unknown architecture 'sm_1'"),
     ],
 )
-def test_errors(arguments, complaint, tmp_path, capsys):
+def test_errors_of_the_script_are_shown(arguments, complaint, tmp_path, capsys):
     assert main(["view", "--export", str(tmp_path / "page.html"), *arguments]) == 2
     assert complaint in capsys.readouterr().err
 

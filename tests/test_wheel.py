@@ -72,7 +72,7 @@ def targets(text):
 
 
 @pytest.mark.quick
-def test_metadata(wheel):
+def test_metadata_name_the_licence_and_the_readme(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
     head, _, text = archive.read(name).decode().partition("\n\n")
@@ -98,7 +98,7 @@ def test_links_lead_to_the_repository_once_it_is_named(source, tmp_path):
     assert all(t.startswith("https://") for t in linked)
 
 
-def test_contents(wheel):
+def test_the_wheel_holds_the_package_and_its_kernels(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     version = wheel.name.split("-")[1]
     assert {name.split("/")[0] for name in names} == {"tensorcore_dsl", f"tensorcore_dsl-{version}.dist-info"}
