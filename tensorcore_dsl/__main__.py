@@ -40,7 +40,7 @@ from tensorcore_dsl.viewer.page import page
 from tensorcore_dsl.viewer.server import Pages, serve
 
 PROGRAM = "tensorcore-dsl"
-MANY = 60  # lines that `list` prints without --all
+MAX_LISTED = 60  # lines that `list` prints without --all
 CONTENTS = {
     caches.KERNELS: "compiled kernels",
     caches.LOOPS: "compiled loops of the emulator",
@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     listed.add_argument("--arch", help="runs on this target, for example sm_90a")
     listed.add_argument("--dtype", help="an element type of an operand, for example e4m3")
     listed.add_argument("--shape", help="for example m16n8k16")
-    listed.add_argument("--all", action="store_true", help=f"print more than {MANY} lines")
+    listed.add_argument("--all", action="store_true", help=f"print more than {MAX_LISTED} lines")
     shown = command("demo", on_target(demo.run_all), "multiply matrices and compare with NumPy")
     timed = command("bench", on_target(bench.run), "time matrix products, and compare with NumPy")
     bench.add_arguments(timed)
@@ -230,7 +230,7 @@ def find(options: argparse.Namespace) -> int:
     matches = search(*asked)
     if not matches and options.text:
         instruction_of(options.text)  # raises, with what is near
-    shown = matches if options.all else matches[:MANY]
+    shown = matches if options.all else matches[:MAX_LISTED]
     width = max((len(f.mnemonic) for f in shown), default=0)
     for instr in shown:
         version = ".".join(map(str, instr.version))

@@ -11,7 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
-from tensorcore_dsl.__main__ import MANY, main, parser
+from tensorcore_dsl.__main__ import MAX_LISTED, main, parser
 from tensorcore_dsl.codegen import kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.environment import disk_cache
@@ -132,7 +132,7 @@ def test_architectures_are_told_apart():
 
 def test_list_is_cut_until_all_are_wanted(capsys):
     short = printed(capsys, "list", "--opcode", "setp").splitlines()
-    assert len(short) == MANY + 2 and "--all" in short[-2]
+    assert len(short) == MAX_LISTED + 2 and "--all" in short[-2]
     every = printed(capsys, "list", "--opcode", "setp", "--all").splitlines()
     assert len(every) == len(list(isa.instructions("setp"))) + 1
 

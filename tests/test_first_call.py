@@ -21,7 +21,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.environment import compile_notice
 from tensorcore_dsl.lowering.forms import COMPILED
 
-compile_notice.AFTER = float(os.environ["AFTER"])
+compile_notice.AFTER_SECONDS = float(os.environ["AFTER"])
 
 @tc.kernel(threads=64)
 def reverse(x: tc.Array, y: tc.Array):
@@ -94,7 +94,7 @@ def test_nested_compilations_count_once(monkeypatch, capsys):
     clock = iter([0.0, 1.0, 3.0, 4.0, 9.0, 9.5, 20.0])
     monkeypatch.setattr(compile_notice.time, "monotonic", lambda: next(clock))
     monkeypatch.delenv(compile_notice.VARIABLE, raising=False)
-    monkeypatch.setattr(compile_notice, "AFTER", 4.25)
+    monkeypatch.setattr(compile_notice, "AFTER_SECONDS", 4.25)
     notice = CompileNotice(None)
     notice.begins()  # 0 to 4, with another one from 1 to 3
     notice.begins()
@@ -110,7 +110,7 @@ def test_nested_compilations_count_once(monkeypatch, capsys):
 @pytest.mark.parametrize("stream", [None, "closed"])
 def test_no_stderr_is_no_error(monkeypatch, tmp_path, stream):
     monkeypatch.delenv(compile_notice.VARIABLE, raising=False)
-    monkeypatch.setattr(compile_notice, "AFTER", -1.0)
+    monkeypatch.setattr(compile_notice, "AFTER_SECONDS", -1.0)
     with open(tmp_path / "log", "w") as file:
         pass
     monkeypatch.setattr(sys, "stderr", None if stream is None else file)

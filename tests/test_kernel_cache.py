@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(autouse=True)
 def directory(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ir_cache, "LEAST", float("inf"))  # IR that takes long has a file of its own
+    monkeypatch.setattr(ir_cache, "MIN_SECONDS", float("inf"))  # IR that takes long has a file of its own
     return tmp_path / "cache"
 
 

@@ -85,7 +85,7 @@ def execute(
             slots.append((len(arrays), 0, array.itemsize))
             arrays.append(array)
         given = iter(slots[len(results) :])
-        sides = [plan.NOTHING if i in immediate else next(given) for i in range(len(instr.operands))]
+        sides = [plan.NO_SLOT if i in immediate else next(given) for i in range(len(instr.operands))]
         made = plan.instruction_ops(instr, slots[: len(results)], sides, immediate)
         assert made, f"{instr.mnemonic} has no compiled form for its own registers"
         rows += made
@@ -184,7 +184,7 @@ def test_a_check(instr, count):
         context: Any = SimpleNamespace(threads=THREADS, active=mask, refuse_index=refuse)
         refused.clear()
         bounds.execute(context, instr, 0, index, extent, count)
-        slots = [plan.NOTHING, (0, 0, bits // 8), (1, 0, bits // 8), plan.NOTHING]
+        slots = [plan.NO_SLOT, (0, 0, bits // 8), (1, 0, bits // 8), plan.NO_SLOT]
         rows = plan.instruction_ops(instr, [], slots, {0: 0, 3: count})
         at, wrong, lanes = run_rows(rows, [index, extent], mask)
         if refused:
@@ -206,7 +206,7 @@ def test_the_first_row_that_fails_counts():
     places = {"moved": 0, "index": 1, "one": 2, "extent": 3}
     slot = lambda name: (places[name], 0, 4)
     check_of = lambda name: plan.instruction_ops(
-        check, [], [plan.NOTHING, slot(name), slot("extent"), plan.NOTHING], {0: 0, 3: 1}
+        check, [], [plan.NO_SLOT, slot(name), slot("extent"), plan.NO_SLOT], {0: 0, 3: 1}
     )
     rows = [
         *plan.instruction_ops(add, [slot("moved")], [slot("index"), slot("one")]),

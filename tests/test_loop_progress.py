@@ -41,7 +41,7 @@ def test_a_limit_of_turns(monkeypatch):
 
 
 def test_nothing_but_registers_changes_for_long(monkeypatch):
-    monkeypatch.setattr(watchdog, "PATIENCE", 1000)
+    monkeypatch.setattr(watchdog, "MAX_IDLE_ITERATIONS", 1000)
     x = np.zeros(32, np.int32)
     text = message(drawing, 1, 32, x)
     assert "iterations nothing but registers has changed" in text
@@ -165,7 +165,7 @@ RINGS = (
 @pytest.mark.quick(lambda how: how in ("store", "words") or "atomic" in how)
 @pytest.mark.parametrize("how", RINGS)
 def test_long_ways_around_a_ring_end(how, monkeypatch):
-    monkeypatch.setattr(watchdog, "TOGETHER", 127)
+    monkeypatch.setattr(watchdog, "BATCH_ITERATIONS", 127)
     x = np.append(np.arange(101, 9_000), 100).astype(np.int32)
     x[1] = 101
     around_a_ring.emulate[1, 1](x, how)
@@ -384,7 +384,7 @@ def writes_what_it_polls(x, how: tc.Const):
 
 @pytest.mark.parametrize("order", [None, 0])
 def test_loops_that_write_what_they_poll(order, monkeypatch):
-    monkeypatch.setattr(watchdog, "DEEP_AFTER", 0)
+    monkeypatch.setattr(watchdog, "DEEP_AFTER_SECONDS", 0)
     monkeypatch.setattr(watchdog, "DEEP_SHARE", 0)
     for how in ("word by word", "the same word", "in turn", "in a loop", "by atomics"):
         x = np.zeros(1024, np.int32)

@@ -15,7 +15,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core import memory_pool
-from tensorcore_dsl.interpreter.core.memory_pool import LEAST, MOST, zeros
+from tensorcore_dsl.interpreter.core.memory_pool import MAX_BYTES, MIN_BLOCK_BYTES, zeros
 from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tests.fuzz.ways import dirty
@@ -32,7 +32,7 @@ def place(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [(LEAST, np.uint8), ((3, LEAST), np.uint32)])
+@pytest.mark.parametrize(("shape", "dtype"), [(MIN_BLOCK_BYTES, np.uint8), ((3, MIN_BLOCK_BYTES), np.uint32)])
 def test_memory_serves_again_and_holds_zeros(shape, dtype):
     first = zeros(shape, dtype)  # type: ignore[arg-type]
     assert not first.any()
@@ -46,32 +46,32 @@ def test_memory_serves_again_and_holds_zeros(shape, dtype):
 
 
 def test_memory_of_which_a_view_is_left_is_in_use():
-    first = zeros(2 * LEAST)
+    first = zeros(2 * MIN_BLOCK_BYTES)
     view = np.ndarray(4, np.uint32, first, 64)
     view[...] = 9
     where = place(first)
     del first
-    second = zeros(2 * LEAST)
+    second = zeros(2 * MIN_BLOCK_BYTES)
     assert place(second) != where
     assert (view == 9).all()
     del view
-    assert place(zeros(LEAST)) == where  # it serves smaller arrays, too
+    assert place(zeros(MIN_BLOCK_BYTES)) == where  # it serves smaller arrays, too
 
 
 def test_the_smallest_block_that_suffices_is_taken():
-    large, small = zeros(4 * LEAST), zeros(2 * LEAST)
+    large, small = zeros(4 * MIN_BLOCK_BYTES), zeros(2 * MIN_BLOCK_BYTES)
     where = place(small)
     del large, small
-    assert place(zeros(LEAST)) == where
+    assert place(zeros(MIN_BLOCK_BYTES)) == where
 
 
 def test_no_more_is_kept_than_allowed():
-    arrays = [zeros(MOST // 2), zeros(MOST // 2), zeros(MOST // 2)]
-    assert memory_pool.kept() == MOST
+    arrays = [zeros(MAX_BYTES // 2), zeros(MAX_BYTES // 2), zeros(MAX_BYTES // 2)]
+    assert memory_pool.kept() == MAX_BYTES
     del arrays
-    last = zeros(MOST // 2 + LEAST)  # the free blocks make room
+    last = zeros(MAX_BYTES // 2 + MIN_BLOCK_BYTES)  # the free blocks make room
     assert memory_pool.kept() == last.size
-    zeros(LEAST - 1)
+    zeros(MIN_BLOCK_BYTES - 1)
     assert memory_pool.kept() == last.size
 
 
@@ -103,19 +103,19 @@ def test_a_launch_leaves_what_is_allowed(one_core, monkeypatch):
     out = np.ones((96, 128), np.uint32)
     leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
     before = memory_pool.kept()
-    assert 0 < before <= memory_pool.BETWEEN
-    monkeypatch.setattr(memory_pool, "BETWEEN", before - 1)
+    assert 0 < before <= memory_pool.MAX_IDLE_BYTES
+    monkeypatch.setattr(memory_pool, "MAX_IDLE_BYTES", before - 1)
     leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
     assert memory_pool.kept() < before
     assert not out.any()
 
 
 def test_the_oldest_blocks_are_forgotten():
-    arrays = [zeros(size * LEAST) for size in (3, 1, 2)]
-    memory_pool.forget(5 * LEAST)
-    assert memory_pool.kept() == 3 * LEAST
-    memory_pool.forget(2 * LEAST)
-    assert memory_pool.kept() == 2 * LEAST
+    arrays = [zeros(size * MIN_BLOCK_BYTES) for size in (3, 1, 2)]
+    memory_pool.forget(5 * MIN_BLOCK_BYTES)
+    assert memory_pool.kept() == 3 * MIN_BLOCK_BYTES
+    memory_pool.forget(2 * MIN_BLOCK_BYTES)
+    assert memory_pool.kept() == 2 * MIN_BLOCK_BYTES
     assert not any(array.any() for array in arrays)
 
 

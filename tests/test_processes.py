@@ -534,7 +534,7 @@ class TestProcessPools:
         assert self.pool() is not first
 
     def test_not_for_more_memory(self, monkeypatch):
-        monkeypatch.setattr("tensorcore_dsl.interpreter.arena.LEAST", 100)
+        monkeypatch.setattr("tensorcore_dsl.interpreter.arena.MIN_BYTES", 100)
         first = self.pool()
         assert self.pool(100) is first and self.pool(101) is not first
 
@@ -565,7 +565,7 @@ class TestProcessPools:
         assert self.pool() is not None
 
     def test_none_for_arrays_that_leave_no_memory(self, monkeypatch):
-        monkeypatch.setattr(processes, "LEAST", 100)
+        monkeypatch.setattr(processes, "MIN_BYTES", 100)
         assert self.pool(1000) is not None
         processes.shutdown()
         monkeypatch.setattr(processes, "_free_memory", lambda: 1900)

@@ -26,7 +26,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, quiet: bool, ends_at_
     """What a launch of five blocks writes to stderr."""
     screen = Screen(terminal)
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(progress, "PATIENCE", 60 if ends_at_once else 0)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60 if ends_at_once else 0)
     monkeypatch.setenv("TERM", "xterm")
     with progress.ProgressLine("saxpy", 5, quiet) as line:
         line.advance(2)

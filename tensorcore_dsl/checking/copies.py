@@ -10,16 +10,16 @@ import numpy as np
 
 from tensorcore_dsl.runtime.devices import flat, regrouped
 
-ALIGNMENT = 256  # bytes; the copy of an address is the same modulo this
+ALIGNMENT_BYTES = 256  # bytes; the copy of an address is the same modulo this
 
 
 class _Memory:
     """Bytes that own themselves, so that the copy has the alignment in its owner that it had."""
 
     def __init__(self, size: int, remainder: int) -> None:
-        self.raw = np.empty(size + ALIGNMENT, np.uint8)
+        self.raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
         start = self.raw.__array_interface__["data"][0]
-        address = start + (remainder - start) % ALIGNMENT
+        address = start + (remainder - start) % ALIGNMENT_BYTES
         self.__array_interface__ = {
             "data": (address, False),
             "shape": (size,),
@@ -79,7 +79,7 @@ def _span(array: np.ndarray) -> tuple[int, int]:
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    return low - (low - np.lib.array_utils.byte_bounds(owner)[0]) % ALIGNMENT, high
+    return low - (low - np.lib.array_utils.byte_bounds(owner)[0]) % ALIGNMENT_BYTES, high
 
 
 def _groups(arrays: list[np.ndarray]) -> list[list[np.ndarray]]:
@@ -99,7 +99,7 @@ def _groups(arrays: list[np.ndarray]) -> list[list[np.ndarray]]:
 def _copy_group(group: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
     spans = [_span(array) for array in group]
     low, high = min(s[0] for s in spans), max(s[1] for s in spans)
-    memory = np.asarray(_Memory(high - low, low % ALIGNMENT))
+    memory = np.asarray(_Memory(high - low, low % ALIGNMENT_BYTES))
     pairs = []
     for array in group:
         offset = array.__array_interface__["data"][0] - low

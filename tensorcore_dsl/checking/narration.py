@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.scheduling.orders import Journal
 
-SHOWN = 3  # warps that are named of those that overtake
+MAX_NAMED_WARPS = 3  # overtaking warps that a text names
 
 
 def base_text(order: int | str) -> str:
@@ -48,13 +48,13 @@ def _meanwhile(journal: Journal, start: int) -> str:
         if event.kind == "point":
             runs.setdefault(event.thread // WARP, []).append(event.step)
     parts = []
-    for warp, steps in list(runs.items())[:SHOWN]:
+    for warp, steps in list(runs.items())[:MAX_NAMED_WARPS]:
         rest = "the rest of " if warp == stop.thread // WARP else ""
         first, last = chunk.loc(steps[0]), chunk.loc(steps[-1])
         places = f"runs {first}" if first == last else f"runs from {first} to {last}"
         parts.append(f"{rest}{chunk.unit_name(warp * WARP, WARP)} {places}")
     if not parts:
         return ""
-    more = len(runs) - SHOWN
+    more = len(runs) - MAX_NAMED_WARPS
     others = f" and {more} other warp{'s run' if more > 1 else ' runs'}" if more > 0 else ""
     return " while " + ", ".join(parts) + others

@@ -13,9 +13,9 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule, Switch, is_divisible
 
-CTAS = 4  # CTAs whose warps stop: those of a launch are alike
-LANES = ((16, WARP - 1), (1, WARP - 1), (0, 0))  # parts of a warp that stop, in systematic orders
-MAX_SWITCHES = 3  # of drawn schedules
+MAX_CTAS = 4  # CTAs whose warps stop; the CTAs of a launch are alike
+STOPPED_LANES = ((16, WARP - 1), (1, WARP - 1), (0, 0))  # parts of a warp that stop, in systematic orders
+MAX_SWITCHES = 3  # stops of a random schedule
 
 
 def check_count(n: Any) -> None:
@@ -82,7 +82,7 @@ def _all(journal: Journal) -> Iterator[tuple[int, int, int, int, bool]]:
     for event in journal.events:
         chunk, at = journal.chunks[event.chunk], event.step
         cta = event.chunk + event.thread // chunk.group
-        if event.kind == "point" and (cta < CTAS - 1 or cta == last):
+        if event.kind == "point" and (cta < MAX_CTAS - 1 or cta == last):
             warp = event.thread % chunk.group // WARP
             yield cta, warp, event.number, at, is_divisible(chunk.program.steps[at])
 
@@ -99,7 +99,7 @@ def _switches(journal: Journal) -> list[Switch]:
     switches: dict[Switch, None] = {}
     for key, point in (*first.items(), *last.items()):
         cta, warp, at = key
-        for lanes in ((0, WARP - 1), *(LANES if apart[at] else ())):
+        for lanes in ((0, WARP - 1), *(STOPPED_LANES if apart[at] else ())):
             switches[Switch(cta, warp, point, lanes)] = None
     return list(switches)
 

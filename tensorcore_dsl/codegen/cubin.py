@@ -14,7 +14,7 @@ from tensorcore_dsl.ir.nodes import TensorMap
 
 REGISTERS_PER_PARTITION = 16384  # a multiprocessor has four partitions of 16384 registers
 REGISTER_UNIT = 256  # registers are handed to a warp in units of 256
-MAX_THREADS = 1024  # of one block, on every architecture
+MAX_THREADS = 1024  # threads of a CTA, on every architecture
 
 
 @dataclass(frozen=True)

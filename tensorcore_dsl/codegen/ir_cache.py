@@ -20,7 +20,7 @@ from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.ir.nodes import Kernel
 
-LEAST = 0.05  # seconds of evaluation: what takes less is not worth a file
+MIN_SECONDS = 0.05  # evaluations that take less are not worth a file
 _PACKAGE = __name__.partition(".")[0]
 _OTHERS = frozenset(
     {
@@ -51,7 +51,7 @@ def kept(
         return stored
     began = time.perf_counter()
     kernel_ir = evaluate(*key, checks)
-    if entry and time.perf_counter() - began >= LEAST:
+    if entry and time.perf_counter() - began >= MIN_SECONDS:
         _store(entry, kernel_ir)
     return kernel_ir
 

@@ -15,8 +15,8 @@ from tensorcore_dsl.errors import ArgumentError
 
 VARIABLE = "TENSORCORE_DSL_CACHE_LIMIT"  # bytes, such as 500M or 2G, or "off"
 DEFAULT_LIMIT = 1 << 30
-KEPT = 0.9  # of the limit that is left once it was exceeded
-ABANDONED = 3600.0  # seconds after which a half-written file is abandoned
+KEPT_SHARE = 0.9  # of the limit: a cleanup keeps this share
+ABANDONED_SECONDS = 3600.0  # age at which a half-written file counts as abandoned
 KERNELS, LOOPS, MEASUREMENTS = "kernels", "loops", "measurements"
 KINDS = (KERNELS, LOOPS, MEASUREMENTS)
 MEASURED_IN: set[str] = set()  # names of the files of all stores of measurements
@@ -47,7 +47,7 @@ class File:
     @property
     def abandoned(self) -> bool:
         """Whether a process ended while it wrote the file."""
-        return self.path.endswith(".tmp") and time.time() - self.used > ABANDONED
+        return self.path.endswith(".tmp") and time.time() - self.used > ABANDONED_SECONDS
 
 
 def limit() -> int | None:
@@ -82,7 +82,7 @@ def keep_within_limit(root: Path, most: int) -> None:
     if left <= most:
         return
     for file in sorted(entries, key=lambda file: file.used):
-        if left <= KEPT * most:
+        if left <= KEPT_SHARE * most:
             break
         remove([file])
         left -= file.size

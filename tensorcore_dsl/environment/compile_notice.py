@@ -12,7 +12,7 @@ from tensorcore_dsl.environment.cache_directory import VARIABLE as CACHE
 from tensorcore_dsl.environment.switches import is_off
 
 VARIABLE = "TENSORCORE_DSL_NOTICE"
-AFTER = 1.0  # seconds of compilation without a notice
+AFTER_SECONDS = 1.0  # seconds of compilation without a notice
 USUAL = "1 to 4 s"
 
 
@@ -29,7 +29,7 @@ class CompileNotice:
     def begins(self) -> None:
         """A compilation begins; the line is printed before the first one that comes late."""
         self._count(1)
-        if self._seconds > AFTER and not self._said:
+        if self._seconds > AFTER_SECONDS and not self._said:
             self._said = True
             if not is_off(VARIABLE):
                 _print(self._line())

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-CACHE = 1 << 20  # bytes, where the system does not say
+DEFAULT_CACHE_BYTES = 1 << 20  # bytes, where the system does not say
 
 
 def cores() -> int:
@@ -33,7 +33,7 @@ def cache_bytes() -> int:
         with suppress(OSError, ValueError):
             if int((folder / "level").read_text()) == 2:
                 return int((folder / "size").read_text().strip().removesuffix("K")) << 10
-    return CACHE
+    return DEFAULT_CACHE_BYTES
 
 
 @contextmanager

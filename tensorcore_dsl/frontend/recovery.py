@@ -25,8 +25,8 @@ from functools import cache
 
 COMMAND, STANDARD_INPUT, CONSOLE = "<string>", "<stdin>", "<console>"
 SHARED = (COMMAND, STANDARD_INPUT, CONSOLE)  # names that Python gives to different texts
-MAX_LINES_ABOVE = 60  # of a statement of the prompt, above the function
-MAX_ENDS = 30  # lines at which such a statement may end
+MAX_LINES_ABOVE = 60  # lines of a prompt's statement above the function
+MAX_ENDS = 30  # candidate last lines of such a statement
 _FUTURE = 0
 for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag

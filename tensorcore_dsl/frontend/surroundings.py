@@ -41,7 +41,7 @@ _UNCHANGEABLE = frozenset(
         type,
     )
 )
-MAX_ITEMS = 4096  # of larger containers, only the length is compared
+MAX_ITEMS = 4096  # items of a container; of larger ones, only the length is compared
 MAX_BYTES = 1 << 16  # larger arrays are not compared
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, owner_of, span
 
-LEAST = 1 << 28  # bytes; pages that nobody has touched cost nothing
-KEPT = 1 << 26  # bytes that stay occupied between launches
-HEADER = mmap.PAGESIZE  # bytes before those of arrays
+MIN_BYTES = 1 << 28  # of the arena; untouched pages cost nothing
+KEPT_BYTES = 1 << 26  # of memory that stay occupied between launches
+HEADER_BYTES = mmap.PAGESIZE  # in front of the arrays
 Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 
 
@@ -76,9 +76,9 @@ class Arena:
 
     def __init__(self, size: int) -> None:
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        self._memory = mmap.mmap(-1, HEADER + max(size, LEAST), flags=flags)
+        self._memory = mmap.mmap(-1, HEADER_BYTES + max(size, MIN_BYTES), flags=flags)
         self._clock = memoryview(self._memory)[:8].cast("d")
-        self.bytes = np.frombuffer(self._memory, np.uint8)[HEADER:]
+        self.bytes = np.frombuffer(self._memory, np.uint8)[HEADER_BYTES:]
         self._start = span(self.bytes)[0]
         self._stretches: list[_Stretch] = []
 
@@ -122,8 +122,8 @@ class Arena:
         for stretch in self._stretches:
             for low, high in stretch.written:
                 ctypes.memmove(low, self._start + stretch.offset + low - stretch.low, high - low)
-        if any(stretch.offset + stretch.high - stretch.low > KEPT for stretch in self._stretches):
-            self._memory.madvise(mmap.MADV_REMOVE, HEADER)
+        if any(stretch.offset + stretch.high - stretch.low > KEPT_BYTES for stretch in self._stretches):
+            self._memory.madvise(mmap.MADV_REMOVE, HEADER_BYTES)
         self._stretches = []
 
     def place(self, array: np.ndarray) -> Place | None:

@@ -26,7 +26,7 @@ from tensorcore_dsl.isa.access import GENERIC
 from tensorcore_dsl.isa.effects import WARP, Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
-LEAST, MOST = 8192, 32768  # threads that run at a time, where the batch has so many
+MIN_THREADS, MAX_THREADS = 8192, 32768  # threads that run at a time, where the batch has so many
 
 
 def emulate(
@@ -86,9 +86,9 @@ def emulate(
     memory = _shared(shared, batch)
     threads, total = instr.threads, prod(batch)
     processors = cores()
-    step = max(LEAST // threads, -(-total // processors))
+    step = max(MIN_THREADS // threads, -(-total // processors))
     if not _is_alone(instr):  # these take memory for each thread
-        step = min(step, MOST // threads)
+        step = min(step, MAX_THREADS // threads)
     starts = range(0, total, step)
     product = None
     if _is_product(instr):

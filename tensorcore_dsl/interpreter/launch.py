@@ -181,7 +181,7 @@ class EmulatedLaunch(EagerDict):
         races = self.races and self.checks
         with ExitStack() as stack:
             stack.enter_context(processes.launching())
-            stack.callback(memory_pool.forget, memory_pool.BETWEEN)
+            stack.callback(memory_pool.forget, memory_pool.MAX_IDLE_BYTES)
             chunks = self.divide(stack, most_workers, most * devices, polls, races or self.in_one_process)
             memory, _ = self.memory
             if races:

@@ -33,7 +33,7 @@ import numpy as np
 from tensorcore_dsl.environment import switches
 from tensorcore_dsl.environment.compile_notice import VARIABLE as NOTICE
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.interpreter.arena import LEAST, Arena
+from tensorcore_dsl.interpreter.arena import MIN_BYTES, Arena
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import PROGRAMS, Program, next_serial
 from tensorcore_dsl.interpreter.core.report import Report
@@ -42,7 +42,7 @@ from tensorcore_dsl.lowering.forms import COMPILING
 
 VARIABLE = "TENSORCORE_DSL_PROCESSES"
 _SIGNAL_AT_END = 1  # PR_SET_PDEATHSIG
-PATIENCE = 2.0  # seconds for the other processes to say where they stood
+PATIENCE_SECONDS = 2.0  # seconds for the other processes to say where they stood
 REUSE_SECONDS = 2.0  # for which workers without work are used again
 IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
 MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
@@ -330,7 +330,7 @@ class ProcessPool:
     """Processes that run the chunks of one launch after the other."""
 
     def __init__(self, room: int) -> None:
-        if room > LEAST and room > _free_memory() // 2:
+        if room > MIN_BYTES and room > _free_memory() // 2:
             raise MemoryError(f"arrays of {room} bytes are too large for another copy")
         self.arena, self.workers = Arena(room), list[_Worker]()
         self.arena.used = self._began = time.monotonic()
@@ -434,7 +434,7 @@ def _note_place(error: KeyboardInterrupt, workers: Sequence[_Worker]) -> None:
     for _, i in running:
         workers[i].signal(signal.SIGINT)
     for _, i in running:
-        if workers[i].answers.poll(PATIENCE):
+        if workers[i].answers.poll(PATIENCE_SECONDS):
             answer = workers[i].answer()
             if isinstance(answer, KeyboardInterrupt):
                 error.args = answer.args

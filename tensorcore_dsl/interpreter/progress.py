@@ -7,11 +7,11 @@ from threading import Lock, Timer
 from types import TracebackType
 from typing import Any
 
-PATIENCE = 2.0  # seconds after which a launch counts as long
+PATIENCE_SECONDS = 2.0  # seconds after which a launch counts as long
 
 
 class ProgressLine:
-    """Shows how many CTAs of a launch have ended, once it has lasted for PATIENCE seconds.
+    """Shows how many CTAs of a launch have ended, once it has lasted for PATIENCE_SECONDS.
 
     Nothing is shown where stderr is no terminal, or if `quiet`.
     """
@@ -21,7 +21,7 @@ class ProgressLine:
         self._bar: Any = None
         self._task: Any = None
         self._lock = Lock()
-        self._timer = None if quiet or not sys.stderr.isatty() else Timer(PATIENCE, self._show)
+        self._timer = None if quiet or not sys.stderr.isatty() else Timer(PATIENCE_SECONDS, self._show)
 
     def __enter__(self) -> ProgressLine:
         if self._timer is not None:

@@ -14,7 +14,7 @@ from tensorcore_dsl.lowering import arrays
 
 from . import block_code as layout
 from .block_code import LOW, Group
-from .block_sums import BIAS, MOST, IntegerBlocks
+from .block_sums import BIAS, MAX_EXPONENT, IntegerBlocks
 from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 
 MAX_GROUPS = 8  # groups of one product
@@ -113,7 +113,7 @@ class GroupedBlocks(IntegerBlocks):
                 self.put(self.larger(self.get(largest[i]), raised), largest[i])
         results = []
         for i, (word, slot) in enumerate(zip(group.c, largest, strict=True)):
-            self.note(builder.icmp_signed(">", self.get(slot), constant(I32, MOST - ROOM)))
+            self.note(builder.icmp_signed(">", self.get(slot), constant(I32, MAX_EXPONENT - ROOM)))
             shift = builder.sub(self.everywhere(self.settings, layout.ALIGNED), self.get(slot))
             c = builder.fpext(self.as_float(word), vector(F64))
             total = self.variable(self.cut(c, shift))

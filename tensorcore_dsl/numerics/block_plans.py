@@ -250,7 +250,7 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
         or model.length % part
         or product.k % model.length
         or not 0 <= model.fraction < 30
-        or model.floor > sums.MOST
+        or model.floor > sums.MAX_EXPONENT
         or model.nearest != half
         or (model.kept != 10 if half else model.kept > 23)
     ):
@@ -258,7 +258,7 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
     accumulator = FORMATS[model.accumulator]
     s[[code.LENGTH, code.PART]] = model.length, part
     s[[code.STEPS, code.PARTS]] = product.k // model.length, model.length // part
-    s[[code.ALIGNED, code.BOTTOM]] = model.fraction + sums.BIAS, max(model.floor, sums.LEAST)
+    s[[code.ALIGNED, code.BOTTOM]] = model.fraction + sums.BIAS, max(model.floor, sums.MIN_EXPONENT)
     s[[code.ALIGNED, code.BOTTOM]] += PRODUCT_BIAS
     s[code.MIN_C] = accumulator.least + sums.BIAS
     s[[code.KEPT, code.NEAREST, code.LATE]] = model.kept, model.nearest, model.late
@@ -271,7 +271,7 @@ def _of_groups(s: Array, product: Product, model: Model, packed: int) -> Array |
     s[code.STEPS], part = product.k // model.length, model.length // min(packed, 2)
     if s[code.STEPS] > MAX_GROUPS or part % 4 or product.k % model.length:
         return None
-    if model.fraction > MAX_FRACTION or model.kept != 23 or model.floor > sums.MOST:
+    if model.fraction > MAX_FRACTION or model.kept != 23 or model.floor > sums.MAX_EXPONENT:
         return None
     s[[code.LENGTH, code.PART, code.PARTS]] = model.length, part, product.scale_vec
     s[[code.ALIGNED, code.BOTTOM]] = model.fraction, model.floor

@@ -23,7 +23,7 @@ from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 BIAS = 127  # of the exponents of binary32
 # A step is exact if its largest exponent E lies between these: 2.0**(F - E) and results are normal
 # numbers, and products that are subnormal in binary32 are below the last bit kept.
-LEAST, MOST = -96, 120
+MIN_EXPONENT, MAX_EXPONENT = -96, 120
 DOWN, UP = -36, 100  # scales that leave E above the floors of all architectures, and 2.0**x normal
 ROOM = 1 << 7  # distance from 2**31, so that rounding a sum to binary32 stays within int32
 
@@ -135,15 +135,15 @@ class FusedBlocks(Blocks):
                     self.put(builder.fmul(self.as_float(truncated), down), slot)
 
     def note_range(self, exponents: list[Value]) -> None:
-        """Mark lanes whose largest exponent is neither that of zeros nor in LEAST to MOST."""
+        """Mark lanes whose largest exponent is neither that of zeros nor in MIN_EXPONENT to MAX_EXPONENT."""
         builder, zeros = self.builder, constant(I32, LOW // 2)
         highest = lowest = None
         for exponent in exponents:
             some = builder.sub(exponent, zeros)  # unsigned: those of zeros are the largest
             highest = exponent if highest is None else self.larger(highest, exponent)
             lowest = some if lowest is None else self.lower_unsigned(lowest, some)
-        low = builder.icmp_unsigned("<", lowest, constant(I32, LEAST + 2 * BIAS - LOW // 2))
-        high = builder.icmp_signed(">", highest, constant(I32, MOST + 2 * BIAS))
+        low = builder.icmp_unsigned("<", lowest, constant(I32, MIN_EXPONENT + 2 * BIAS - LOW // 2))
+        high = builder.icmp_signed(">", highest, constant(I32, MAX_EXPONENT + 2 * BIAS))
         self.note(builder.or_(high, low))
 
     def add_terms(

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-LEAST = 1 << 20  # bytes of a block; NumPy keeps smaller ones itself
-MOST = 1 << 28  # bytes of all blocks that are kept
-BETWEEN = 1 << 27  # the same between launches in the process that asks for these
-WIDEST = 2  # times the bytes that are asked for: the blocks that are used again
+MIN_BLOCK_BYTES = 1 << 20  # smaller blocks are kept by NumPy
+MAX_BYTES = 1 << 28  # of all kept blocks, during launches
+MAX_IDLE_BYTES = 1 << 27  # of all kept blocks, between launches
+MAX_OVERSIZE = 2  # a block serves requests of at least 1 / MAX_OVERSIZE of its size
 
 _blocks: list[np.ndarray] = []
 _changing = Lock()
@@ -42,7 +42,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
     """Take an array from the pool without clearing it."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     size = prod(shape) * np.dtype(dtype).itemsize
-    if size < LEAST:
+    if size < MIN_BLOCK_BYTES:
         return np.empty(shape, dtype)
     array: np.ndarray = _taken(size)[:size].view(dtype).reshape(shape)
     return array
@@ -53,14 +53,14 @@ def _taken(size: int) -> np.ndarray:
     is room."""
     with _changing:
         free = [i for i in range(len(_blocks)) if _references(_blocks, i) == _ALONE]
-        fits = [i for i in free if size <= _blocks[i].size <= WIDEST * size]
+        fits = [i for i in free if size <= _blocks[i].size <= MAX_OVERSIZE * size]
         if fits:
             return _blocks[min(fits, key=lambda i: _blocks[i].size)]
         for deleted, i in enumerate(free):
-            if size + kept() > MOST:
+            if size + kept() > MAX_BYTES:
                 del _blocks[i - deleted]
         block = np.empty(size, np.uint8)
-        if size + kept() <= MOST:
+        if size + kept() <= MAX_BYTES:
             _blocks.append(block)
         return block
 

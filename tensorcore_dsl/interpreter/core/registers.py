@@ -18,7 +18,7 @@ from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.interpreter.core.threads import BoundedCache, scalar
 
 _LINE = 64  # bytes of a cache line
-MAX_ANSWERS = 1 << 12  # about masks, which are kept
+MAX_ANSWERS = 1 << 12  # kept answers about masks
 _APART = 2 * _LINE  # bytes between two vregs, so that one warp's registers lie in different sets
 
 

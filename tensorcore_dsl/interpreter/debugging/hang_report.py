@@ -22,7 +22,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.effects import Effect
 
-MOST = 16  # groups, and lines about one group
+MAX_LINES = 16  # groups, and lines about one group
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class HangReport:
     def text(self) -> str:
         """A paragraph for each group, then who waits for whom."""
         lines: list[str] = []
-        for group in self.groups[:MOST]:
+        for group in self.groups[:MAX_LINES]:
             lines += self._described(group)
-        if len(self.groups) > MOST:
-            lines.append(f"  and {len(self.groups) - MOST} more groups")
+        if len(self.groups) > MAX_LINES:
+            lines.append(f"  and {len(self.groups) - MAX_LINES} more groups")
         lines += self._ended()
         lines += self._arrows()
         lines += self._signals()
@@ -247,7 +247,7 @@ class HangReport:
         lines, thread = [], int(np.argmax(group.mask))
         if signal := self._signal(loop, thread):
             return [f"    waits for {signal}"]
-        for op in loop.conditions[:MOST]:
+        for op in loop.conditions[:MAX_LINES]:
             text = self._value(op, thread)
             if text and text not in lines:
                 lines.append(text)
@@ -366,7 +366,7 @@ class HangReport:
         for i, group in enumerate(here):
             if group.state == "waits" and not targets.get(i):
                 lines.append(f"    {name(i)} -> nobody is left who could bring it on")
-        return ["  who waits for whom:", *lines[:MOST]] if lines else []
+        return ["  who waits for whom:", *lines[:MAX_LINES]] if lines else []
 
     def _signals(self) -> list[str]:
         """On several devices: which word each rank polls, who changed it last, and who else could."""
@@ -393,7 +393,7 @@ class HangReport:
         late = {str(ctx.loc(at)): None for at, step in steps if not executed[at]}
         if lines and late:
             lines.append(f"    no rank has reached the signal at {listing(list(late), 4)}")
-        return ["  which signal each rank waits for:", *lines[:MOST]] if lines else []
+        return ["  which signal each rank waits for:", *lines[:MAX_LINES]] if lines else []
 
     def _wanted(self, group: Group, part: np.ndarray) -> np.ndarray:
         """(T,) bool: threads of `part` that could bring a group on."""

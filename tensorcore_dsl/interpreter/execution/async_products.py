@@ -13,7 +13,14 @@ from tensorcore_dsl.interpreter.core.program import STOP, Program, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.plan import NONE, Region, RegionFlow, needs_warps, straight, uses_of
+from tensorcore_dsl.interpreter.regions.plan import (
+    NO_REGIONS,
+    Region,
+    RegionFlow,
+    needs_warps,
+    straight,
+    uses_of,
+)
 from tensorcore_dsl.interpreter.regions.run import cost_of, execute
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.joined_products import Together
@@ -171,7 +178,7 @@ def _chained(
         ctx, registers = machine.ctx, machine.registers
         if (
             ctx.limit < end
-            or machine.level == NONE
+            or machine.level == NO_REGIONS
             or ctx.sanitizer.detector is not None
             or registers.lacks(reads)
             or (ctx.proxies.tracked and not ctx.async_mma.allows(use))

@@ -296,7 +296,7 @@ class _Compiler:
         if operations(op.instr, tuple(immediate.items())):
             results = [self.slot(value, 0) for value in op.results]
             operands = [
-                plan.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits) for source, o in sides
+                plan.NO_SLOT if o.kind == "imm" else self.slot(source, o.register_bits) for source, o in sides
             ]
             self._fuse(plan.instruction_ops(op.instr, results, operands, immediate))
 
@@ -314,12 +314,12 @@ class _Compiler:
         if move.kind == COPY:
             size = const_int(sources[0])  # type: ignore[arg-type]
             read = sources[1] if len(sources) > 1 else nodes.Const(size, dtypes.u32)
-            copied = plan.NOTHING, *slots, self.slot(read, 32)
+            copied = plan.NO_SLOT, *slots, self.slot(read, 32)
             return [plan.MicroOp("copy", 0, copied, (*offsets, size), move)]
         results = [self.slot(value, 0) for value in op.results]
         if any(isinstance(source, nodes.Const) for source in sources):
             return []
-        slots = [*(results or [plan.NOTHING]), *slots, *(self.slot(s, 0) for s in sources)]
+        slots = [*(results or [plan.NO_SLOT]), *slots, *(self.slot(s, 0) for s in sources)]
         width = 4 if Effect.WARP in op.instr.effects else move.width
         if slots[0][0] == slots[1][0] or slots[0 if results else 2][2] != width:
             return []

@@ -26,7 +26,12 @@ from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
 from tensorcore_dsl.interpreter.regions.frame import Frame, Rest, Witness
-from tensorcore_dsl.interpreter.regions.plan import ALL, ALONE, NONE, SHOWN
+from tensorcore_dsl.interpreter.regions.plan import (
+    ALL_REGIONS,
+    NO_REGIONS,
+    REGISTER_REGIONS,
+    WITNESSED_REGIONS,
+)
 from tensorcore_dsl.interpreter.regions.run import with_regions
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
@@ -34,9 +39,9 @@ from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.fragments import RegisterProducts
 from tensorcore_dsl.isa.wgmma import Buffers
 
-SLICE = 64  # backward jumps before a cohort that only polls lets others run
+POLLING_JUMPS = 64  # backward jumps before a cohort that only polls lets others run
 MAX_GRID = 1 << 31  # CTAs of a launch
-LONG_SLICE = 4096  # the same for a cohort that does something else
+MAX_JUMPS = 4096  # the same for a cohort that does something else
 
 
 class Observer(Protocol):
@@ -113,8 +118,8 @@ class Machine:
         self.scheduler, self.observers = scheduler, observers
         # Orders other than the default one may part threads between two accesses.
         alone = ctx.tally.profile or scheduler is not None or (detector and detector.swizzles)
-        level = ALONE if alone else ALL if detector is None else SHOWN
-        self.execute_at(level if policy.current.regions else NONE)
+        level = REGISTER_REGIONS if alone else ALL_REGIONS if detector is None else WITNESSED_REGIONS
+        self.execute_at(level if policy.current.regions else NO_REGIONS)
         self._missing = BoundedCache()  # with the masks, so that their id() stays theirs
         self.rounds = self.budget = 0
         self.marked = (0, 0)
@@ -310,7 +315,7 @@ class Machine:
         stop, partial, found = self.stop, registers.partial, registers.found
         self._look_ahead(at + 1)
         if not self.budget:  # else the slice began before it met others, or parted from them
-            self.budget, self.marked = LONG_SLICE, (ctx.reads, ctx.writes)
+            self.budget, self.marked = MAX_JUMPS, (ctx.reads, ctx.writes)
         moved, ctx.aside = False, 0
         try:
             while at < ctx.limit:
@@ -374,7 +379,7 @@ class Machine:
         why = self.watchdog.count_iteration(head)
         if why and not self._start_ctas():
             self._refuse_loop(head, why)
-        if self.budget % SLICE and not why:
+        if self.budget % POLLING_JUMPS and not why:
             return False
         ctx, (reads, writes) = self.ctx, self.marked
         self.marked = (ctx.reads, ctx.writes)
@@ -396,7 +401,7 @@ class Machine:
         """
         inside = head <= target < self.ctx.program.loops[head].end
         if inside:  # it has used up a slice
-            self.budget -= (self.budget - 1) % SLICE
+            self.budget -= (self.budget - 1) % POLLING_JUMPS
         why = self.watchdog.add_iterations(head, count - inside)
         if why:
             self._refuse_loop(head, why)

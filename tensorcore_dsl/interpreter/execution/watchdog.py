@@ -33,15 +33,15 @@ from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.effects import Effect
 
 VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most iterations of a loop
-GAP = 48  # iterations between two comparisons
-PATIENCE = 1 << 18  # iterations without a change of memory or of barriers, where no limit is given
-DEEP_AFTER = 1.0  # seconds after which memory is compared too
-DEEP_SHARE = 50  # it takes at most this part of the time
-TOGETHER = 4096  # iterations of a warp that compiled code makes at a time
-SAMPLE = 127  # iterations between two looks at the numbers that a loop compares; prime, so that
+COMPARED_ITERATIONS = 48  # iterations between two comparisons
+MAX_IDLE_ITERATIONS = 1 << 18  # iterations without a change of memory or of barriers, where no limit is given
+DEEP_AFTER_SECONDS = 1.0  # seconds after which memory is compared too
+DEEP_SHARE = 50  # comparing memory takes at most 1 / DEEP_SHARE of the time
+BATCH_ITERATIONS = 4096  # iterations of a warp that compiled code makes at a time
+SAMPLE_ITERATIONS = 127  # iterations between two looks at the numbers that a loop compares; prime, so that
 # each of the cohorts that take turns is looked at
 SAMPLES = 16  # looks at which they have moved apart, until that counts as endless
-MAX_BYTES = 1 << 28  # of memory that is compared
+MAX_BYTES = 1 << 28  # bytes of memory that are compared
 
 
 class Stop(Protocol):
@@ -117,12 +117,12 @@ class Watchdog(EagerDict):
         self.since, self.latest = 0, -1
         self.digest = _UNKNOWN
         self.probe: _Probe | None = None
-        self.left = GAP
+        self.left = COMPARED_ITERATIONS
         self.random, self.jitter = random.Random(0), random.Random(0)
         self.quiet: dict[int, tuple[list[int], int]] = {}
         self.apart: dict[int, Any] = {}
         self.looked: dict[int, int] = {}
-        self.due, self.cost = time.perf_counter() + DEEP_AFTER, 0.0
+        self.due, self.cost = time.perf_counter() + DEEP_AFTER_SECONDS, 0.0
 
     @cached_property
     def repeats(self) -> np.ndarray:
@@ -137,7 +137,7 @@ class Watchdog(EagerDict):
     def budget(self) -> int:
         """Backward jumps that compiled code may make until this is asked again: of a warp."""
         most = max(self.iterations.values(), default=0)
-        return max(min(TOGETHER - self.jitter.randrange(8), self.limit + 1 - most), 1)
+        return max(min(BATCH_ITERATIONS - self.jitter.randrange(8), self.limit + 1 - most), 1)
 
     def add_iterations(self, head: int, count: int) -> str:
         """Count backward jumps; says that they are more than the limit, or ""."""
@@ -163,15 +163,15 @@ class Watchdog(EagerDict):
         if probe is None:
             return self._start(head) if self.left <= 0 else ""
         if probe.head == head and self._recurs(probe):
-            self.probe, self.left = None, GAP
+            self.probe, self.left = None, COMPARED_ITERATIONS
             return self._confirm(probe)
         if self.left <= 0:
-            self.probe, self.left = None, GAP + self.random.randrange(GAP)
+            self.probe, self.left = None, COMPARED_ITERATIONS + self.random.randrange(COMPARED_ITERATIONS)
         return ""
 
     def _is_due(self, head: int) -> bool:
         """True if it is time to look at the numbers that a loop compares."""
-        due = self.iterations[head] - self.looked.get(head, 0) >= SAMPLE
+        due = self.iterations[head] - self.looked.get(head, 0) >= SAMPLE_ITERATIONS
         if due:
             # Steps that almost wrap around between two looks at a fixed distance would seem short.
             self.looked[head] = self.iterations[head] + self.jitter.randrange(8)
@@ -199,8 +199,8 @@ class Watchdog(EagerDict):
             key.append(self.iterations[outer.head])
             outer = outer.outer
         last, then, looks = self.apart.get(head, (None, now, 0))
-        # By so small a part of all numbers that they do not wrap around and meet within PATIENCE.
-        further = ((then < now) & (now < then + SAMPLE / PATIENCE / 2)).all(axis=0)
+        # By so small a part of all numbers that they do not wrap around and meet within MAX_IDLE_ITERATIONS.
+        further = ((then < now) & (now < then + SAMPLE_ITERATIONS / MAX_IDLE_ITERATIONS / 2)).all(axis=0)
         looks = np.where(ctx.mask, (looks + 1) * further, looks) * (key == last)
         self.apart[head] = key, np.where(ctx.mask, now, then), looks
         far, here = looks >= SAMPLES, ctx.mask
@@ -239,7 +239,7 @@ class Watchdog(EagerDict):
         """Remember this moment for some iterations: mostly for few, seldom for many."""
         ctx, version = self.ctx, self.version
         values, loop = ctx.program.values, ctx.program.loops[head]
-        if self.patient and self._quiet_iterations(head) > PATIENCE * (1 + len(ctx.cohorts)):
+        if self.patient and self._quiet_iterations(head) > MAX_IDLE_ITERATIONS * (1 + len(ctx.cohorts)):
             return (
                 f"endless loop? In the last {self._quiet_iterations(head):,} iterations nothing "
                 f"but registers has changed (kernel.emulator(limit=...) or {VARIABLE} allows more)"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.regions.plan import INPUT, NOTHING, PRODUCTS, MicroOp, Region, Slot
+from tensorcore_dsl.interpreter.regions.plan import NO_SLOT, PRODUCTS, SPECIAL_REGISTER, MicroOp, Region, Slot
 from tensorcore_dsl.isa.lanes import (
     COPY,
     LOAD_GLOBAL,
@@ -42,7 +42,7 @@ from tensorcore_dsl.isa.lanes import (
 ) = range(16)
 # What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
-REFERENCE = "reference"  # of a word: what the code of an operation refers to by address
+REFERENCE = "reference"  # kind of a word: an address to which the code of an operation refers
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
 Key = tuple[int, int, int]  # a slot: vreg, register, bytes
 
@@ -67,7 +67,7 @@ def results(micro_op: MicroOp) -> tuple[Slot, ...]:
     """The registers that a micro-operation writes."""
     if micro_op.name == PRODUCTS:
         return micro_op.slots[: micro_op.numbers[0]]
-    if micro_op.slots[0] == NOTHING:
+    if micro_op.slots[0] == NO_SLOT:
         return ()
     how = micro_op.access
     return _group(micro_op.slots[0], 1 if how is None else how.words if how.kind in HELPERS else 4)
@@ -124,9 +124,9 @@ class Layout:
                 if micro_op.guard is not None:
                     self._add((micro_op.guard[0], 0, 1))
                     guarded.append(at)
-                if micro_op.name == INPUT:
+                if micro_op.name == SPECIAL_REGISTER:
                     for number in range(2):
-                        self._add((INPUT, micro_op.function, number))
+                        self._add((SPECIAL_REGISTER, micro_op.function, number))
                 elif micro_op.name == PRODUCTS:
                     for number in range(2):
                         self._add((PRODUCTS, at, number))
@@ -141,7 +141,7 @@ class Layout:
         numbers = [(w, n) for w, n in self.words.items() if isinstance(w[0], int)]
         self.fixed = [(w, n) for w, n in numbers if w[0] in fixed]
         slots = [(w, n) for w, n in numbers if w[0] not in fixed]
-        self.inputs = [(w[1], n) for w, n in self.words.items() if w[0] == INPUT and w[2] == 0]
+        self.inputs = [(w[1], n) for w, n in self.words.items() if w[0] == SPECIAL_REGISTER and w[2] == 0]
         self.products = [(w[1], n) for w, n in self.words.items() if w[0] == PRODUCTS and w[2] == 0]
         self.references = [(w, n) for w, n in self.words.items() if w[0] == REFERENCE]
         self.registers = tuple(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from tensorcore_dsl.interpreter.core.program import Program, Step
 from tensorcore_dsl.interpreter.regions import emit
 from tensorcore_dsl.interpreter.regions.plan import (
-    ALL,
-    INPUT,
-    NOTHING,
+    ALL_REGIONS,
+    NO_SLOT,
+    SPECIAL_REGISTER,
     MicroOp,
     Region,
     RegionBlock,
@@ -17,7 +17,7 @@ from tensorcore_dsl.interpreter.regions.plan import (
     regions_of,
 )
 
-COLUMN = 56  # of the line of Python
+COLUMN = 56  # the column in which the line of Python starts
 
 
 def regions_listed(program: Program) -> str:
@@ -27,7 +27,7 @@ def regions_listed(program: Program) -> str:
     at vreg 8 of the program, r8[1] the second one of a group there. Numbers are the bits of constants.
     """
     lines, position = list[str](), 0
-    for region in regions_of(program, program.flow, program.cuts, ALL):
+    for region in regions_of(program, program.flow, program.cuts, ALL_REGIONS):
         lines += _steps(program, range(position, region.start))
         lines += _region(program, region)
         position = region.end
@@ -38,7 +38,7 @@ def regions_listed(program: Program) -> str:
 def llvm_of_regions(program: Program) -> str:
     """Return the LLVM text of the functions of all regions, before it is optimised."""
     module = emit.Module()
-    for region in regions_of(program, program.flow, program.cuts, ALL):
+    for region in regions_of(program, program.flow, program.cuts, ALL_REGIONS):
         module.add(f"region_{region.start}", region, program.numbers, program.fixed)
     return str(module)
 
@@ -71,9 +71,9 @@ def _jump(program: Program, block: RegionBlock) -> Iterator[str]:
 
 def _text(program: Program, micro_op: MicroOp) -> str:
     """A micro-operation as an assignment."""
-    registers = [_register(program, slot) for slot in micro_op.slots if slot != NOTHING]
-    operands = [*registers, *map(str, micro_op.numbers)] if micro_op.name != INPUT else registers
-    name = micro_op.function if micro_op.name == INPUT else micro_op.name.partition(" ")[0]
+    registers = [_register(program, slot) for slot in micro_op.slots if slot != NO_SLOT]
+    operands = [*registers, *map(str, micro_op.numbers)] if micro_op.name != SPECIAL_REGISTER else registers
+    name = micro_op.function if micro_op.name == SPECIAL_REGISTER else micro_op.name.partition(" ")[0]
     access, guard = micro_op.access, ""
     if access is not None:
         if micro_op.guard is not None:

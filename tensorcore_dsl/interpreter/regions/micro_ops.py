@@ -23,7 +23,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     operands,
     results,
 )
-from tensorcore_dsl.interpreter.regions.plan import INPUT, PRODUCTS, MicroOp, Region, Slot
+from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, SPECIAL_REGISTER, MicroOp, Region, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import COPY, operation
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES, NAN, WORDS, Operation
@@ -211,7 +211,7 @@ class MicroOps:
             self.env[micro_op.slots[0]] = dict(self.value(micro_op.slots[1]))
             self.wrote(micro_op.slots[0])
             return
-        if micro_op.name == INPUT:
+        if micro_op.name == SPECIAL_REGISTER:
             self.write(micro_op.slots[0], self.input(micro_op))
             return
         op, name = operation(micro_op.name, micro_op.bits), self.operation(micro_op.name, micro_op.bits)
@@ -273,7 +273,7 @@ class MicroOps:
 
     def input(self, micro_op: MicroOp) -> Pair:
         """A special register."""
-        base, apart = (self.word(self.layout.words[INPUT, micro_op.function, i]) for i in range(2))
+        base, apart = (self.word(self.layout.words[SPECIAL_REGISTER, micro_op.function, i]) for i in range(2))
         size, (varies,) = micro_op.slots[0][2], micro_op.numbers
         index = f"mul i64 %inside, {2 * LANES * size}" if varies else f"mul i64 %cta, {apart}"
         at = self.pointer(self.let(f"add i64 {base}, {self.let(index)}"))

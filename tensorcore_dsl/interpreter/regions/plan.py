@@ -25,14 +25,14 @@ from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import COPY, LaneAccess, operation, operations
 from tensorcore_dsl.isa.spec import Instruction
 
-# Which regions a machine executes: none, those that access no memory, all, or all that access it
-# with the detector of races as a witness.
-NONE, ALONE, ALL, SHOWN = range(4)
-INPUT = "input"  # the name of a micro-operation that reads a special register
+# Which regions a machine executes: none; those that access no memory; all; all, and the race detector
+# sees their accesses.
+NO_REGIONS, REGISTER_REGIONS, ALL_REGIONS, WITNESSED_REGIONS = range(4)
+SPECIAL_REGISTER = "input"  # the name of a micro-operation that reads a special register
 PRODUCTS = "products"  # the name of a micro-operation of matrix products of a warp
-MOST_EDGES = 64  # labels and jumps in a region: the time that it takes to plan grows faster
+MAX_EDGES = 64  # labels and jumps of a region: planning time grows faster than their number
 Slot = tuple[int, int, int]  # vreg, register of a group, bytes
-NOTHING: Slot = (0, 0, 0)
+NO_SLOT: Slot = (0, 0, 0)
 
 
 class MicroOp(NamedTuple):
@@ -181,7 +181,7 @@ def micro_op(name: str, bits: int, slots: Sequence[Slot], numbers: Sequence[int]
 
 def input_op(register: str, target: Slot) -> MicroOp:
     """The micro-operation that reads a special register."""
-    return MicroOp(INPUT, 8 * target[2], (target,), (int(varies(register)),), None, register)
+    return MicroOp(SPECIAL_REGISTER, 8 * target[2], (target,), (int(varies(register)),), None, register)
 
 
 def instruction_ops(
@@ -196,12 +196,12 @@ def instruction_ops(
     """
     ops_or_none = []
     for op in operations(instr, tuple(sorted((immediate or {}).items()))):
-        target = NOTHING if op.result < 0 else results[op.result]
+        target = NO_SLOT if op.result < 0 else results[op.result]
         numbers = [(immediate or {})[i] for i in op.literals]
         candidate = micro_op(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
         ops_or_none.append(candidate and candidate._replace(function=op.function))
     micro_ops = [r for r in ops_or_none if r is not None]
-    alone = len(ops_or_none) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands if s != NOTHING)
+    alone = len(ops_or_none) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands if s != NO_SLOT)
     return micro_ops if len(micro_ops) == len(ops_or_none) and alone else []
 
 
@@ -326,16 +326,16 @@ def regions_of(program: Program, flow: RegionFlow, cuts: Iterable[int], level: i
             return at in flow.jumps
         kinds = [micro_op.access.kind for micro_op in micro_ops if micro_op.access is not None]
         if COPY in kinds:
-            return level == ALL and not _repeats(program, flow, at)
-        return not kinds or level != ALONE
+            return level == ALL_REGIONS and not _repeats(program, flow, at)
+        return not kinds or level != REGISTER_REGIONS
 
     outside = flow.outside_loops()
     labels = {jump.label.at for jump in flow.jumps.values()}
-    while start < len(steps) and level != NONE:
+    while start < len(steps) and level != NO_REGIONS:
         end, edges, last = start, 0, 0
         while end < len(steps) and fits(end) and (end == start or end not in cuts):
             edges += (end in labels) + (end in flow.jumps)
-            if edges > MOST_EDGES and end > start:
+            if edges > MAX_EDGES and end > start:
                 end = last or end
                 break
             end += 1

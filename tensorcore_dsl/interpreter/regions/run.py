@@ -17,7 +17,14 @@ from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame
 from tensorcore_dsl.interpreter.regions.memory import address_of
-from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS, Region, RegionBlock, reads_of, regions_of
+from tensorcore_dsl.interpreter.regions.plan import (
+    NO_REGIONS,
+    PRODUCTS,
+    Region,
+    RegionBlock,
+    reads_of,
+    regions_of,
+)
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa import fragments, instruction
 from tensorcore_dsl.isa.lanes import COPY, LaneAccess
@@ -301,7 +308,7 @@ def refuse(machine: Machine, mistake: np.ndarray, issued: dict[int, Any] | None 
         first = thread // WARP * WARP
         there[first : first + WARP] = [lanes >> lane & 1 for lane in range(WARP)]
         ctx.narrow(there)
-        machine.level = NONE
+        machine.level = NO_REGIONS
         step.run(machine)
     except TensorCoreError as error:
         error.loc = error.loc or step.loc

@@ -47,10 +47,10 @@ STEPS = 1 << 32 - WARP_BITS
 SERIALS = 1 << 26
 LINE_BITS = 5
 NODE_ROOM = 1 << 23
-NODES_OF_A_WARP = 1 << 10  # that its access may take
+NODES_OF_A_WARP = 1 << 10  # nodes that one access of a warp may take
 MEMO = 1 << 12
 FULL = 0xFFFFFFFF
-SELDOM = 255  # bits of a hash of serial numbers: accesses where all are 0 shorten chains
+SELDOM = 255  # mask of a hash of serial numbers: accesses whose masked hash is 0 shorten chains
 
 LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
 OWN, CLUSTER, GLOBAL = range(3)  # which memory the addresses name
@@ -60,7 +60,9 @@ CHECK, NOTE = 1, 2  # what to do with an access
 # access was made by another cluster, so that only messages tell.
 WROTE, READ, TOGETHER, UNFENCED_WRITE, UNFENCED_READ, ASK = 1, 2, 3, 4, 5, 8
 WHAT, THREAD, PLACE, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
-POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = range(7)  # of `places`
+POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = range(
+    7
+)  # columns of a memory's table of addresses
 
 # The *book* is what compiled functions see of the history: one array of int64, which holds numbers
 # and the real addresses of arrays. Its items:
@@ -98,7 +100,7 @@ ROOM = 4096
 LOG_SERIAL, LOG_LANES, LOG_SIZE, LOG_COUNT, LOG_ADDRESSES = range(5)
 LOG_COLUMNS, LOG_ROOM = LOG_ADDRESSES + 32, 1 << 16
 SIZE_BITS, ATOMIC = 6, 1 << 5
-NON_COHERENT = 255  # in the place of a strength
+NON_COHERENT = 255  # the strength of loads through the non-coherent cache
 CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE, SYSTEM_SCOPE = range(4)
 
 

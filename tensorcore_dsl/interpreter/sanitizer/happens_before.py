@@ -20,7 +20,7 @@ from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunche
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, arrive
 
-ALL_LANES = 0xFFFFFFFF  # of the mask of an instruction
+ALL_LANES = 0xFFFFFFFF  # mask of an instruction in which all lanes take part
 # Kinds of messages: of barriers of a CTA, with phases, of a cluster. ARRIVED + kind: who arrived.
 NAMED, PHASES, CLUSTERS, ARRIVED = range(4)
 

@@ -22,7 +22,7 @@ from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
-WIDTH = 52  # characters of source in a sentence
+MAX_EXCERPT = 52  # characters of source that a sentence quotes
 
 
 class Detector(Protocol):
@@ -568,7 +568,7 @@ def expression(loc: Loc | None) -> str:
     if loc.end_column <= loc.column:  # another compiler knows only the line
         loc = replace(loc, column=0, end_column=len(line.encode()))
     text = line.encode()[loc.column : loc.end_column].decode(errors="ignore").strip()
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
+    return text if len(text) <= MAX_EXCERPT else f"{text[: MAX_EXCERPT - 4]} ..."
 
 
 def _target(loc: Loc | None) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint
 
 DEFAULT_STREAM, LEGACY_STREAM = 0, 1  # two handles of one stream
-MAX_LAUNCHES = 8  # of a stream: the accesses of older ones are dropped
+MAX_LAUNCHES = 8  # kept launches of a stream; the accesses of older ones are dropped
 
 
 class Queued(NamedTuple):

@@ -49,9 +49,9 @@ class Detector(Protocol):
 
 _SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE, "sys": SYSTEM_SCOPE}
 MBARRIER = 8  # bytes of an mbarrier
-LAUNCH_BITS = 32  # of a number of a cluster, below the number of its launch
+LAUNCH_BITS = 32  # low bits of a cluster's key; the launch's number is above them
 NOWHERE = -1
-MAX_COUNTED = 256  # messages of a counter
+MAX_COUNTED = 256  # kept messages of a counter
 
 
 def strength(instr: Instruction) -> int:

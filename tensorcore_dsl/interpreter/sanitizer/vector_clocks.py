@@ -28,8 +28,8 @@ from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.native import compiled, inlined
 
 ORDER, FENCED_SHARED, FENCED_GLOBAL = range(3)
-SPARE = 32  # columns of asynchronous operations at the start
-ROW_THREADS = 4  # threads of a chunk for each row at the start: new memory takes long
+SPARE_COLUMNS = 32  # initial columns for asynchronous operations
+ROW_THREADS = 4  # threads of a chunk for each initial row: new memory takes long
 FREE, MERGES = range(2)  # items of `counts`
 
 
@@ -86,7 +86,7 @@ class VectorClocks:
     def __init__(self, threads: int, width: int, full: int, vectors: int, devices: int) -> None:
         self.threads, self.width, self.full = threads, width, full
         clusters, rows = threads // width, devices + 64 + threads // ROW_THREADS
-        known = memory_pool.empty((vectors, rows, width + SPARE * (vectors > 1)), np.uint32)
+        known = memory_pool.empty((vectors, rows, width + SPARE_COLUMNS * (vectors > 1)), np.uint32)
         known[:, :devices] = 0
         self.rows = Rows(
             known,
@@ -134,7 +134,7 @@ class VectorClocks:
         column = int(self.columns[cluster])
         known = self.rows.known
         if column == known.shape[2]:
-            wider = memory_pool.zeros((*known.shape[:2], column + max(SPARE, column // 4)), np.uint32)
+            wider = memory_pool.zeros((*known.shape[:2], column + max(SPARE_COLUMNS, column // 4)), np.uint32)
             wider[..., :column] = known
             self.rows = self.rows._replace(known=wider)
         self.columns[cluster] += 1

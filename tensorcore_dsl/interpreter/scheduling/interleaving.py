@@ -18,9 +18,9 @@ import numpy as np
 from tensorcore_dsl.errors import Deadlock, Loc
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 
-EAGER = 0  # the seed by which the last launch that may run runs
-LONGEST = 10  # log2 of the most steps of a turn
-SOON = 4  # steps after which the next launch may begin, at most
+EAGER_SEED = 0  # with this seed, the last launch that may run runs
+MAX_LOG2_STEPS = 10  # log2 of the longest turn, in steps
+MAX_START_STEPS = 4  # the next launch begins within this many steps
 
 
 class Launching:
@@ -62,7 +62,7 @@ class Launching:
         before = len(self.free)
         self.free.update(ctas.tolist())
         if before < len(self.free) == self.ctas:
-            self.among.steps = self.among.draw(SOON)
+            self.among.steps = self.among.draw(MAX_START_STEPS)
 
     @property
     def loc(self) -> Loc | None:
@@ -136,7 +136,7 @@ class Interleaving:
 
     def draw(self, end: int) -> int:
         """A number of steps below `end`."""
-        return 0 if self.seed == EAGER else int(self.random.integers(end))
+        return 0 if self.seed == EAGER_SEED else int(self.random.integers(end))
 
     def step(self, launch: Launching) -> None:
         """A launch is about to execute a step."""
@@ -156,8 +156,8 @@ class Interleaving:
         if not ready:
             return
         others = [number for number in ready if number != self.running] or ready
-        following = ready[-1] if self.seed == EAGER else int(self.random.choice(others))
-        self.steps = self.draw(1 << int(self.random.integers(LONGEST)))
+        following = ready[-1] if self.seed == EAGER_SEED else int(self.random.choice(others))
+        self.steps = self.draw(1 << int(self.random.integers(MAX_LOG2_STEPS)))
         if following != self.running:
             before = self.launches[self.running]
             place = None if before.ended else before.loc

@@ -15,9 +15,9 @@ import numpy as np
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
 from tensorcore_dsl.interpreter.scheduling.orders import READY, distances, is_divisible, take, warps_of
 
-SHORT = 32  # steps of the longest short time slice
+MAX_SHORT_STEPS = 32  # steps of the longest short time slice
 UNLIMITED = 1 << 30
-SPLITTING = 4  # one seed of so many splits warps into lanes
+SPLITTING_SEEDS = 4  # one of this many seeds splits warps into lanes
 
 
 class RandomSchedule:
@@ -39,7 +39,7 @@ class RandomSchedule:
         drawn = seed, chunk.geometry.first
         self.random = np.random.default_rng(drawn)
         self.lanes = None
-        if seed % SPLITTING == SPLITTING - 1:
+        if seed % SPLITTING_SEEDS == SPLITTING_SEEDS - 1:
             self.lanes = np.random.default_rng((*drawn, 1))
             self.divisible = [is_divisible(step) for step in chunk.program.steps]
             self.next_divisible = distances(self.divisible)
@@ -70,7 +70,7 @@ class RandomSchedule:
             self.retries = False
             return at
         short = self.random.random() < 0.25
-        limit = at + (int(self.random.integers(1, SHORT)) if short else UNLIMITED)
+        limit = at + (int(self.random.integers(1, MAX_SHORT_STEPS)) if short else UNLIMITED)
         if self.lanes is not None and self.lanes.random() < 0.5:
             limit = min(limit, int(self.next_divisible[at]))
         return limit

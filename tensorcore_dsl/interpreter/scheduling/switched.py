@@ -22,9 +22,9 @@ from tensorcore_dsl.interpreter.scheduling.orders import (
     warps_of,
 )
 
-PATIENCE = 64  # points in a row without a write, after which a warp counts as polling
-LONGEST = 1 << 14  # points in a row after which a warp lets others run, whatever it does
-IN_VAIN = 32  # turns of everybody without a write, after which nobody will go on
+POLLING_POINTS = 64  # points in a row without a write, after which a warp counts as polling
+MAX_POINTS = 1 << 14  # points in a row after which a warp lets others run, whatever it does
+MAX_IDLE_TURNS = 32  # rounds of all warps without a write, after which none will go on
 
 
 class SwitchedSchedule:
@@ -97,7 +97,7 @@ class SwitchedSchedule:
         if writes != self.writes:
             self.turns, self.writes = 0, writes
         self.length += 1
-        if self.still > PATIENCE or self.length > LONGEST:
+        if self.still > POLLING_POINTS or self.length > MAX_POINTS:
             self.still, self.current = 0, -1
             self.polling |= mask
 
@@ -166,7 +166,7 @@ class SwitchedSchedule:
         held = self.stopped > 0
         if not held.any():
             self.turns += 1
-            again = self.turns < IN_VAIN and bool(self.polling.any())
+            again = self.turns < MAX_IDLE_TURNS and bool(self.polling.any())
             self.polling[:] = False
             return again
         number = int(self.stopped[held].min())

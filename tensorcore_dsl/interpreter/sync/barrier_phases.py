@@ -14,8 +14,8 @@ from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 BYTES = 8
-ROWS = 16  # rows of `state` at the start
-MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
+MIN_ROWS = 16  # initial rows of `state`
+MAX_PENDING = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 
 # Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
 # bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
@@ -67,7 +67,7 @@ def init_all(
         if valid:
             if live:
                 return error_at(LIVE, thread)
-            if count < 1 or count > MOST:
+            if count < 1 or count > MAX_PENDING:
                 return error_at(BAD_COUNT, thread)
             for byte in range(address, address + BYTES):
                 if states[cta, byte] == shadow.PENDING:
@@ -130,7 +130,7 @@ def arrive_all(
         if state[cta, row, COUNT] == 0:
             return error_at(UNINITIALISED, thread)
         state[cta, row, MISSING] += int(expected[thread])
-        if state[cta, row, MISSING] > MOST:
+        if state[cta, row, MISSING] > MAX_PENDING:
             return error_at(TOO_MUCH, thread)
         if count == 0:
             continue
@@ -174,7 +174,7 @@ def complete_all(ctas: Any, addresses: Any, size: int, index: Any, state: Any, p
         if state[cta, row, SEEN] < state[cta, row, PHASE] and state[cta, row, MISSING] <= 0:
             return error_at(NOT_ANNOUNCED, i)
         state[cta, row, MISSING] -= size
-        if state[cta, row, MISSING] < -MOST:
+        if state[cta, row, MISSING] < -MAX_PENDING:
             return error_at(TOO_MUCH, i)
         if state[cta, row, MISSING] == 0 and state[cta, row, PENDING] == 0:
             state[cta, row, PHASE] += 1

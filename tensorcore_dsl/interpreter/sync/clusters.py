@@ -16,7 +16,7 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lowering import compiled
 
-REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
+SM_REGISTERS = 1 << 16  # registers of a multiprocessor, the most that a CTA can own
 
 
 class Clusters:
@@ -143,7 +143,7 @@ class Clusters:
                 )
             first = warp // per * per
             owned = WARP * (int(self.registers[first : first + per].sum()) - now + count)
-            if grow and owned > REGISTERS and chunk.threads_per_cta % WARPGROUP == 0:
+            if grow and owned > SM_REGISTERS and chunk.threads_per_cta % WARPGROUP == 0:
                 self.wanted[int(warp)] = owned
                 go[WARP * warp : WARP * (warp + 1)] = False
                 continue
@@ -157,7 +157,7 @@ class Clusters:
         """The registers for which the threads of `mask` wait, as lines of text."""
         warps = np.flatnonzero(mask.reshape(-1, WARP)[:, 0]).tolist()
         most = max((self.wanted[warp] for warp in warps if warp in self.wanted), default=0)
-        text = f"the CTA's warps would own {most} registers; a multiprocessor has {REGISTERS}"
+        text = f"the CTA's warps would own {most} registers; a multiprocessor has {SM_REGISTERS}"
         return [text] if most else []
 
     def leave(self, cta: int) -> None:

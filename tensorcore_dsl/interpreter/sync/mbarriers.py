@@ -38,14 +38,14 @@ from tensorcore_dsl.interpreter.sync.barrier_phases import (
     LIVE,
     LOST,
     MADE,
+    MAX_PENDING,
+    MIN_ROWS,
     MISSING,
-    MOST,
     NOT_ANNOUNCED,
     NOT_OWN,
     OCCUPIED,
     OVERRUN,
     PHASE,
-    ROWS,
     SEEN,
     TOO_MUCH,
     UNALIGNED,
@@ -95,7 +95,7 @@ class Mbarriers(EagerDict):
         self.clusters = clusters
         ctas = chunk.geometry.ctas
         self.index = memory_pool.zeros((ctas, storage.size // BYTES), np.int16)
-        self.state = np.zeros((ctas, ROWS, COLUMNS), np.int64)
+        self.state = np.zeros((ctas, MIN_ROWS, COLUMNS), np.int64)
         self.used = np.ones(ctas, np.int64)
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         sanitizer.in_flight.name = self.name
@@ -465,7 +465,7 @@ class Mbarriers(EagerDict):
             owner = self.sanitizer.in_flight.owner(cta, at)
         raise EmulationError(
             {
-                BAD_COUNT: f"{new} to expect {operand} arrivals; 1 to {MOST} are allowed",
+                BAD_COUNT: f"{new} to expect {operand} arrivals; 1 to {MAX_PENDING} are allowed",
                 OCCUPIED: f"{new} initialised where a copy is in flight: {owner}",
                 OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
                 f"and {missing} bytes are pending in phase {phase}: {advised}",
@@ -477,7 +477,7 @@ class Mbarriers(EagerDict):
                 DROPPED: f"{name}: {who} drops all {total} arrivals that a phase expects; one at least "
                 f"must stay (PTX manual, 9.7.13.15.2); {advice.MBARRIER_INVAL} ends a barrier",
                 TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
-                f"most {MOST} can be counted",
+                f"most {MAX_PENDING} can be counted",
                 NOT_ANNOUNCED: f"{name}: phase {phase - 1} ended after {came - operand} of the {came} "
                 f"bytes of its copies, without this copy of {who}: announce the bytes of all, or let a "
                 "thread wait for the phase before more are copied",

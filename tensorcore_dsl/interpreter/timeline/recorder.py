@@ -19,7 +19,7 @@ from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.memory.accesses import REAL, SIZE
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
-from tensorcore_dsl.interpreter.regions.plan import NONE
+from tensorcore_dsl.interpreter.regions.plan import NO_REGIONS
 from tensorcore_dsl.interpreter.sync.barrier_phases import BYTES, PHASE
 from tensorcore_dsl.interpreter.timeline.recording import (
     CLUSTER,
@@ -103,7 +103,7 @@ class _Hooks:
         self.phases: dict[tuple[int, int], list[int]] = {}  # (CTA, number): phase, arrivals
         self.met = np.zeros((2, ctx.threads), np.int64)  # cluster arrivals and waits of a thread
         self._install()
-        machine.execute_at(NONE)  # each step is recorded
+        machine.execute_at(NO_REGIONS)  # each step is recorded
         steps = ctx.program.steps
         machine.runs = [self._recorded(at, step, machine.runs[at]) for at, step in enumerate(steps)]
 

@@ -32,9 +32,9 @@ from tensorcore_dsl.interpreter.timeline.recording import (
 )
 from tensorcore_dsl.interpreter.timeline.steps import (
     COPY,
+    IDLE,
     JUMP,
     MMA,
-    NOTHING,
     PRODUCT,
     WARPGROUP_WARPS,
     step_costs,
@@ -46,7 +46,7 @@ QUEUE = 64  # cycles of requests to shared memory that may wait before a warp st
 GLOBAL_QUEUE = 1024  # the same for global memory
 # The cost of going on after a phase of each kind of barrier.
 WAKING = {MBARRIER: "mbarrier_latency", NAMED: "barrier_latency", CLUSTER: "remote_latency"}
-SHORT = 12  # cycles: shorter stalls are part of an issuing segment
+SHORT_STALL_CYCLES = 12  # shorter stalls are part of an issuing segment
 
 
 class Segment(NamedTuple):
@@ -203,7 +203,7 @@ class Replay:
                     warp.ready[vreg] = max(times, default=0.0)
                 warp.position += 1
                 continue
-            if cost.kind == NOTHING:
+            if cost.kind == IDLE:
                 warp.position += 1
                 continue
             start, state, phase = self._start(warp, at, details)
@@ -269,7 +269,7 @@ class Replay:
         length = until - warp.time
         warp.spent[state, at, phase] += length
         last = warp.segments[-1] if warp.segments else None
-        shown = state if length > SHORT or state in ("wait", "groups") else "issue"
+        shown = state if length > SHORT_STALL_CYCLES or state in ("wait", "groups") else "issue"
         same = last is not None and last.state == shown
         if last is not None and same and (shown == "issue" or last[3:] == (at, phase)):
             warp.segments[-1] = last._replace(end=until)

@@ -11,7 +11,7 @@ from tensorcore_dsl.isa import classify, convert, names
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
-NOTHING, COPY, ISSUE, JUMP, MMA, PRODUCT = range(6)
+IDLE, COPY, ISSUE, JUMP, MMA, PRODUCT = range(6)
 WARPGROUP_WARPS = 4
 
 
@@ -56,7 +56,7 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
     guard = () if step.guard is None else (step.guard[0],)
     reads = step.reads + guard
     if step.check or (instr is not None and instr.opcode == names.CHECK_OPCODE):
-        return StepCost(NOTHING, (), ())
+        return StepCost(IDLE, (), ())
     if instr is None:
         if step.copies or (step.writes and not step.reads):
             return StepCost(COPY, step.copies, step.writes, 0)

@@ -13,7 +13,7 @@ from tensorcore_dsl.interpreter.timeline.recording import NAMED, Arrive, BulkLoa
 from tensorcore_dsl.interpreter.timeline.replay import Replay, Track
 
 SHOWN = 4  # waits of a role
-LEAST = 0.01  # part of the time that is worth a line
+MIN_SHARE = 0.01  # of the time: waits below this share get no line
 STATES = {
     "issue": "issue",
     "registers": "wait for operands",
@@ -45,13 +45,15 @@ def _role(replay: Replay, warps: list[Track]) -> Iterator[str]:
             if state != "issue":
                 cycles_of[state, place(replay, at), awaited(replay, phase)] += cycles
     shares = ", ".join(
-        f"{text} {states[state] / end:.0%}" for state, text in STATES.items() if states[state] / end >= LEAST
+        f"{text} {states[state] / end:.0%}"
+        for state, text in STATES.items()
+        if states[state] / end >= MIN_SHARE
     )
     numbers = np.array([warp.number % replay.recording.warps for warp in warps])
     name = "warp" if len(warps) == 1 else "warps"
     yield f"{name} {ranges(numbers)}: {shares}"
     for (state, where, what), cycles in sorted(cycles_of.items(), key=lambda item: -item[1])[:SHOWN]:
-        if cycles / end >= LEAST:
+        if cycles / end >= MIN_SHARE:
             yield f"  {cycles / end:>4.0%} {what or STATES[state]}, at {where}"
 
 
