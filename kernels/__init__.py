@@ -2,9 +2,9 @@
 
 from tensorcore_dsl.host import publish as _publish
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.ampere.mixed_gemm import MixedConfig
+from tensorcore_dsl.kernels.ampere.packed_gemm import MixedConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig
+from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperMixedConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.attention import attention
 from tensorcore_dsl.kernels.host.attention_backward import attention_backward

@@ -7,10 +7,10 @@ from itertools import product
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
-from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, WeightFormat
+from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, PAD, MixedConfig, WeightFormat
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, HopperConfig
-from tensorcore_dsl.kernels.hopper.mixed_gemm import SLAB, HopperMixedConfig
-from tensorcore_dsl.kernels.hopper.packed_gemm import packed_stages
+from tensorcore_dsl.kernels.hopper.packed_few_rows import SLAB, HopperMixedConfig
+from tensorcore_dsl.kernels.hopper.packed_many_rows import packed_stages
 from tensorcore_dsl.kernels.problem.families import check_family, gives_registers, has_wgmma
 from tensorcore_dsl.kernels.problem.padding import VECTOR_BYTES
 from tensorcore_dsl.kernels.problem.problem_shape import SMS
@@ -36,10 +36,10 @@ PART_US, PARTIAL_SUMS_US = 0.245, 0.31
 # Microseconds of a chunk of K of a CTA: for 64 tokens, for 64 columns, for both, and for 64 columns of
 # weights with 4 bits more.
 TOKENS_US, COLUMNS_US, PRODUCT_US, BITS_US = 0.177, 0.123, 0.036, 0.056
-# packed_gemm: rows of A from which it is tried, (rows of its tiles, parts of K), and most stages.
+# packed_many_rows_gemm: rows of A from which it is tried, (rows of its tiles, parts of K), and most stages.
 MANY_ROWS, ROWS_AND_PARTS, MANY_ROWS_STAGES = 128, tuple(product((256, 192, 128, 96), (1, 2))), 8
-# Microseconds of packed_gemm for 64 elements along K of a tile: a fixed part, 4 bits of a weight, 64
-# rows. With split-K: for the exchange of the sums of 64 rows.
+# Microseconds of packed_many_rows_gemm for 64 elements along K of a tile: a fixed part, 4 bits of a
+# weight, 64 rows. With split-K: for the exchange of the sums of 64 rows.
 STAGE_US, STAGE_BITS_US, STAGE_ROWS_US, EXCHANGE_US = 0.015, 0.055, 0.135, 0.8
 # Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
 FEW_ROWS, FEW_WEIGHTS = 8, 2**24
@@ -88,7 +88,7 @@ def choose_packed(
 def _choose_many_rows(
     M: int, N: int, K: int, format: WeightFormat, by_threads: bool
 ) -> tuple[float, HopperConfig]:
-    """Choose the tile of packed_gemm with the least estimated time, in microseconds."""
+    """Choose the tile of packed_many_rows_gemm with the least estimated time, in microseconds."""
     tried = []
     for rows, parts in ROWS_AND_PARTS:
         config = HopperConfig(BM=128, BN=rows, stages=2, split_k=parts, swap_ab=True)

@@ -10,11 +10,11 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, check_stream, describe, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
-from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, MixedConfig, WeightFormat, mixed_gemm_kernel
+from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, MixedConfig, WeightFormat, packed_gemm_kernel
 from tensorcore_dsl.kernels.choosing.packed import check_wgmma, choose_packed
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig, hopper_mixed_gemm
-from tensorcore_dsl.kernels.hopper.packed_gemm import packed_gemm, packed_stages
+from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperMixedConfig, packed_few_rows_gemm
+from tensorcore_dsl.kernels.hopper.packed_many_rows import packed_many_rows_gemm, packed_stages
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, present, vector_bytes
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c
@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": (HopperMixedConfig, HopperConfig)}
-MAX_SUMS = 128  # accumulators of a thread of packed_gemm, besides fragments of weights
+MAX_SUMS = 128  # accumulators of a thread of packed_many_rows_gemm, besides fragments of weights
 
 log = logging.getLogger(__name__)
 
@@ -100,10 +100,10 @@ def plan_packed(
     if isinstance(config, HopperConfig):
         _check_many_rows(config, b.format, one_type)
         hopper_traits = HopperTraits(store_by_threads=by_threads, **shared)
-        plan = plan_hopper(packed_gemm, config, hopper_traits, (M, N), format=b.format)
+        plan = plan_hopper(packed_many_rows_gemm, config, hopper_traits, (M, N), format=b.format)
         return replace(plan, summation=summation)
     grid = cdiv(N, config.columns), cdiv(M, config.tokens), config.split_k
-    kernel = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
+    kernel = packed_few_rows_gemm if isinstance(config, HopperMixedConfig) else packed_gemm_kernel
     traits = AmpereTraits(vec_a=vec_a, vec_d=vector_bytes(problem.d), **shared)
     plan = Plan(kernel, config, traits, grid, (("format", b.format),), summation=summation)
     if config.split_k == 1:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
-from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, WeightFormat
-from tensorcore_dsl.kernels.ampere.mixed_packing import THREADS, pack_weights
+from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, WeightFormat
+from tensorcore_dsl.kernels.ampere.weight_packing import THREADS, pack_weights
 from tensorcore_dsl.kernels.host.arguments import described, element_type, present, shown, vector_bytes
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.sizes import cdiv
@@ -32,7 +32,7 @@ class PackedWeights:
     Attributes
     ----------
     words : array
-        s32, (N / 16, words of 16 columns); see ampere/mixed_packing.py.
+        s32, (N / 16, words of 16 columns); see ampere/weight_packing.py.
     scales : array
         f16, bf16 or f32, (groups along K, N).
     zeros : array or None

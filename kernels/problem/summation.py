@@ -14,9 +14,9 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import TensorCoreArithmetic, target_arch, tensor_core_arithmetic
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, MixedConfig, WeightFormat
+from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, MixedConfig, WeightFormat
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.hopper.mixed_gemm import HopperMixedConfig
+from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperMixedConfig
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_mma
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem, accumulator_dtype

@@ -14,12 +14,12 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperConfig, HopperMixedConfig, MixedConfig
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
-from tensorcore_dsl.kernels.ampere.mixed_gemm import WeightFormat, mixed_gemm_kernel
+from tensorcore_dsl.kernels.ampere.packed_gemm import WeightFormat, packed_gemm_kernel
 from tensorcore_dsl.kernels.choosing.packed import choose_packed
-from tensorcore_dsl.kernels.hopper import mixed_gemm as hopper
-from tensorcore_dsl.kernels.hopper import packed_gemm as many_rows
+from tensorcore_dsl.kernels.hopper import packed_few_rows as hopper
+from tensorcore_dsl.kernels.hopper import packed_many_rows as many_rows
 from tensorcore_dsl.kernels.hopper.config import HopperTraits
-from tensorcore_dsl.kernels.hopper.mixed_gemm import hopper_mixed_gemm
+from tensorcore_dsl.kernels.hopper.packed_few_rows import packed_few_rows_gemm
 from tests.attention_cases import module_of
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -156,7 +156,7 @@ def checked_launch(kernel, dtype, group, has_zeros, config, order=None):
 @pytest.mark.parametrize("case", CHECKED, ids=lambda case: f"{case[0]}")
 @pytest.mark.parametrize("order", [None, 0, 1, 2])
 def test_wgmma_in_any_order_with_all_checks(order, case):
-    d, wanted = checked_launch(hopper_mixed_gemm, *case, order=order)
+    d, wanted = checked_launch(packed_few_rows_gemm, *case, order=order)
     assert d.tobytes() == wanted.tobytes()
 
 
@@ -176,7 +176,7 @@ def test_every_synchronisation_of_the_wgmma_kernel_is_needed_and_missed(text):
     assert source.count(text) == 1
     module = module_of(source.replace(text, "pass\n"), f"packed weights without {text.strip()}")
     with pytest.raises(tc.EmulationError):
-        checked_launch(module.hopper_mixed_gemm, *CHECKED[2])
+        checked_launch(module.packed_few_rows_gemm, *CHECKED[2])
 
 
 # -- many rows: scales multiply weights in 16 bits ------------------------------------------------
@@ -259,7 +259,7 @@ def checked_launch_of_many_rows(kernel, dtype, group, has_zeros, config, order=N
 @pytest.mark.parametrize("case", MANY_ROWS, ids=lambda case: f"{case[0]}")
 @pytest.mark.parametrize("order", [None, 0, 1, 2])
 def test_many_rows_in_any_order_with_all_checks(order, case):
-    d, exact = checked_launch_of_many_rows(many_rows.packed_gemm, *case, order=order)
+    d, exact = checked_launch_of_many_rows(many_rows.packed_many_rows_gemm, *case, order=order)
     assert np.array_equal(d, exact)
 
 
@@ -276,7 +276,7 @@ def test_every_order_of_the_kernel_for_many_rows_is_needed_and_missed(text, repl
     assert source.count(text) == 1
     module = module_of(source.replace(text, replacement), f"many rows without {text.strip()}")
     with pytest.raises(tc.EmulationError):
-        checked_launch_of_many_rows(module.packed_gemm, *MANY_ROWS[0])
+        checked_launch_of_many_rows(module.packed_many_rows_gemm, *MANY_ROWS[0])
 
 
 def test_one_scale_of_any_type_and_groups_of_the_type_of_a():
@@ -302,7 +302,7 @@ def test_plans_tell_kernels_and_orders_of_sums():
     groups, whole = (kernels.pack(q, s, dtype=tc.s4) for s in (scales, scales[0]))
     fused = "each from zero, are added up by fma(sum, scale, sum so far) in f32"
     assert explained(3, groups, "sm_80", alpha=2) == [
-        "mixed_gemm_kernel",
+        "packed_gemm_kernel",
         "products:   bf16 by s4, 16 of K in an instruction",
         "sums:       8 products and the sum so far, each cut 24 bits below the largest one, are added, and the "
         "result is cut to 24 bits",
@@ -312,12 +312,12 @@ def test_plans_tell_kernels_and_orders_of_sums():
     ]
     split = HopperMixedConfig(64, 2, 2, split_k=2)
     kernel, products, _, order, _ = explained(130, whole, "sm_90a", config=split)
-    assert (kernel, products) == ("hopper_mixed_gemm", "products:   bf16 by s4, 16 of K in an instruction")
+    assert (kernel, products) == ("packed_few_rows_gemm", "products:   bf16 by s4, 16 of K in an instruction")
     parts = "parts that begin at 0, 256 are summed from zero, then added from the left"
     assert order == f"order of K: upwards; sums of 128, {fused}; {parts}"
     many = swapped(128, 64, 4, split_k=3)
     kernel, products, _, order, epilogue = explained(130, groups, "sm_90a", config=many)
-    assert kernel == "packed_gemm" and epilogue == "epilogue:   rounded to bf16"
+    assert kernel == "packed_many_rows_gemm" and epilogue == "epilogue:   rounded to bf16"
     assert products == "products:   bf16 by s4 times their scales, rounded to bf16, 16 of K in an instruction"
     assert "parts that begin at 0, 128, 256 are" in order
     *_, epilogue = explained(130, whole, "sm_90a", config=many)
@@ -604,7 +604,7 @@ def check_registers_of_many_rows(config, format, out_type, traits):
     x, c, d = np.empty((M, K), BF16), np.empty((M, N), BF16), np.empty((M, N), out_type)
     options: Any = {"format": format, "config": config, "traits": traits}
     others = np.empty(scales.shape, np.uint8), c, d, 1.0, 0.0
-    used = many_rows.packed_gemm.resources(x, words, scales, *others, **options, arch="sm_90a")
+    used = many_rows.packed_many_rows_gemm.resources(x, words, scales, *others, **options, arch="sm_90a")
     assert not used.spills and not used.warnings, (config, used)
 
 
@@ -653,7 +653,7 @@ def test_chosen_kernels_fit_and_spill_no_registers(N, arch, dtype, group, has_ze
         x, d = np.empty((M, K), BF16), np.empty((M, N), BF16)
         if config.split_k > 1:
             d = np.empty((config.split_k, M, N), np.float32)
-        kernel = hopper_mixed_gemm if isinstance(config, HopperMixedConfig) else mixed_gemm_kernel
+        kernel = packed_few_rows_gemm if isinstance(config, HopperMixedConfig) else packed_gemm_kernel
         options: Any = {"format": format, "config": config, "traits": AmpereTraits(vec_a=16)}
         used = kernel.resources(x, words, scales, zeros, d, d, 1.0, 0.0, **options, arch=arch)
         assert not used.spills and not used.warnings, (config, used)

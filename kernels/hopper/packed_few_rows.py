@@ -1,6 +1,6 @@
 """D = alpha X B + beta C for weights B of 4 or 8 bits and 16-bit X, with wgmma, for sm_90a.
 
-As in ampere/mixed_gemm.py, dᵀ = bᵀ xᵀ: weights become 16-bit A operands in registers, and X is the B
+As in ampere/packed_gemm.py, dᵀ = bᵀ xᵀ: weights become 16-bit A operands in registers, and X is the B
 operand, here in shared memory.
 
     the producer     one thread lets TMA fill a stage: 128 elements along K of the words, of X and of
@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
-from tensorcore_dsl.kernels.ampere.mixed_gemm import (
+from tensorcore_dsl.kernels.ampere.packed_gemm import (
     CHUNK,
     VECTOR_WORDS,
     Dequantiser,
@@ -99,7 +99,7 @@ class HopperMixedConfig:
 
 
 @tc.kernel
-def hopper_mixed_gemm(
+def packed_few_rows_gemm(
     x: tc.Array,
     words: tc.Array,
     scales: tc.Array,
@@ -112,7 +112,7 @@ def hopper_mixed_gemm(
     config: tc.Const = HopperMixedConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
-    """Operands as for ampere/mixed_gemm.py.
+    """Operands as for ampere/packed_gemm.py.
 
     Grid: (tiles of `columns` along N, tiles of `tokens` along M, split_k).
     """

@@ -1,6 +1,6 @@
 """D = alpha X B + beta C for weights B of 4 or 8 bits and 16-bit X, with mma.sync, for sm_80 and later.
 
-b[k, n] = scales[k // group, n] (q[k, n] - zeros[k // group, n]). `mixed_packing.py` defines the order
+b[k, n] = scales[k // group, n] (q[k, n] - zeros[k // group, n]). `weight_packing.py` defines the order
 of q. With few rows of X, such a product takes as long as the weights take to arrive.
 
     dᵀ = bᵀ xᵀ       weights are the A operand and X is B: 8 rows of X fill an instruction
@@ -148,7 +148,7 @@ class WeightFormat:
 
 
 @tc.kernel
-def mixed_gemm_kernel(
+def packed_gemm_kernel(
     x: tc.Array,
     words: tc.Array,
     scales: tc.Array,
@@ -161,7 +161,7 @@ def mixed_gemm_kernel(
     config: tc.Const = MixedConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
-    """x: M x K. words: see mixed_packing.py. scales: (groups, N). zeros: (groups, N), u8, read with
+    """x: M x K. words: see weight_packing.py. scales: (groups, N). zeros: (groups, N), u8, read with
     has_zeros only. With split-K, d has the partial sums, split_k x M x N.
 
     Grid: (tiles of `columns` along N, tiles of `tokens` along M, split_k).

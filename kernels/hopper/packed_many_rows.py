@@ -1,6 +1,6 @@
 """D = epilogue(alpha X B + beta C) for weights B of 4 or 8 bits and many rows of 16-bit X, for sm_90a.
 
-As in mixed_gemm.py, dᵀ = bᵀ xᵀ: weights become 16-bit A operands in registers, and X is the B operand,
+As in packed_few_rows.py, dᵀ = bᵀ xᵀ: weights become 16-bit A operands in registers, and X is the B operand,
 in shared memory. Here the numbers are multiplied by the scale of their group as soon as they are 16-bit
 numbers, and rounded to 16 bits once. So one set of accumulators has the sums of all groups, and a
 consumer multiplies up to 256 rows of X. A single scale for the whole of K multiplies the sums in f32.
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.mixed_gemm import (
+from tensorcore_dsl.kernels.ampere.packed_gemm import (
     CHUNK,
     Dequantiser,
     WeightFormat,
@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.mixed_gemm import BULK_ALIGN, SLAB, vector_pointers
+from tensorcore_dsl.kernels.hopper.packed_few_rows import BULK_ALIGN, SLAB, vector_pointers
 from tensorcore_dsl.kernels.hopper.pipeline import Pipeline, k_tile_range, make_barriers, make_k_major_tiles
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
     GemmParts,
@@ -45,7 +45,7 @@ REGISTERS = (40, 232)  # of a thread of the producer and of each of two consumer
 
 
 @tc.kernel
-def packed_gemm(
+def packed_many_rows_gemm(
     x: tc.Array,
     words: tc.Array,
     scales: tc.Array,
@@ -58,7 +58,7 @@ def packed_gemm(
     config: tc.Const = HopperConfig(swap_ab=True),
     traits: tc.Const = HopperTraits(),
 ):
-    """Operands as for ampere/mixed_gemm.py. Scales of groups have X's type. Grid: at most one CTA per SM."""
+    """Operands as for ampere/packed_gemm.py. Scales of groups have X's type. Grid: at most one CTA per SM."""
     warp_specialized_gemm(
         select_wgmma(x.dtype, x.dtype, config.BN, source="registers"),
         x,
