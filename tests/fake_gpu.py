@@ -233,10 +233,10 @@ class OnGpu:
 
 def packed(*values):
     """The bytes of the parameters that a launch passes for the values."""
-    found = [describe(value) for value in values]
-    packer = Packer([d.type for d in found])
+    description = [describe(value) for value in values]
+    packer = Packer([d.type for d in description])
     buffer = bytearray(packer.size)
-    packer.pack_into(buffer, found)
+    packer.pack_into(buffer, description)
     return bytes(buffer)
 
 

@@ -44,10 +44,10 @@ NUMPY_DTYPES = [
 @pytest.mark.parametrize(("dtype", "name"), NUMPY_DTYPES)
 def test_numpy_arrays_are_described(dtype, name):
     array = aligned((4, 48), dtype)
-    found = describe(array)
-    assert found.type == ArrayType(dtypes.named(name), 2, (False, True), 16, True)
-    assert found[1:4] == (array.ctypes.data, (4, 48), (48, 1))
-    assert found.on_host
+    description = describe(array)
+    assert description.type == ArrayType(dtypes.named(name), 2, (False, True), 16, True)
+    assert description[1:4] == (array.ctypes.data, (4, 48), (48, 1))
+    assert description.on_host
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_numpy_arrays_are_described(dtype, name):
 )
 def test_layouts_of_views_are_described(view, unit, strides):
     array = view(aligned((8, 24), np.float16))
-    found = describe(array)
-    assert found.type.unit == unit
-    assert found.shape == array.shape
-    assert all(want in (None, got) for want, got in zip(strides, found.strides, strict=True))
-    assert found.type.writable == array.flags.writeable
+    description = describe(array)
+    assert description.type.unit == unit
+    assert description.shape == array.shape
+    assert all(want in (None, got) for want, got in zip(strides, description.strides, strict=True))
+    assert description.type.writable == array.flags.writeable
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,19 @@ def test_every_element_is_found(shape, steps, permutation, dtype):
     whole = np.zeros(int(np.prod([s * 3 for s in shape])), dtype)
     view = whole.reshape([s * 3 for s in shape])[tuple(slice(None, None, s) for s in steps[: len(shape)])]
     view = view.transpose([axis for axis in permutation if axis < len(shape)])
-    found = describe(view)
+    description = describe(view)
     size = view.dtype.itemsize
-    assert found.shape == view.shape
+    assert description.shape == view.shape
     for index in np.ndindex(view.shape):
-        address = found.pointer + size * sum(i * s for i, s in zip(index, found.strides, strict=True))
-        assert address == view[index + (...,)].ctypes.data
-        row = found.pointer + size * sum(
-            i * s for i, s, u in zip(index, found.strides, found.type.unit, strict=True) if not u
+        address = description.pointer + size * sum(
+            i * s for i, s in zip(index, description.strides, strict=True)
         )
-        assert row % found.type.align == 0
-    assert all((s == 1) == u for s, u in zip(found.strides, found.type.unit, strict=True))
+        assert address == view[index + (...,)].ctypes.data
+        row = description.pointer + size * sum(
+            i * s for i, s, u in zip(index, description.strides, description.type.unit, strict=True) if not u
+        )
+        assert row % description.type.align == 0
+    assert all((s == 1) == u for s, u in zip(description.strides, description.type.unit, strict=True))
 
 
 def test_readonly_numpy():
@@ -128,10 +130,10 @@ def test_readonly_numpy():
 @pytest.mark.parametrize("dtype", [np.float16, np.int32, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
 def test_cuda_array_interface(dtype):
     array = aligned((4, 32), dtype)
-    found = describe(OnGpu(array))
-    assert found.type == ArrayType(dtypes.from_numpy(dtype), 2, (False, True), 16, True)
-    assert (found.device, found.pointer) == (protocols.CURRENT_DEVICE, array.ctypes.data)
-    assert describe(OnGpu(array, strides=None)) == found
+    description = describe(OnGpu(array))
+    assert description.type == ArrayType(dtypes.from_numpy(dtype), 2, (False, True), 16, True)
+    assert (description.device, description.pointer) == (protocols.CURRENT_DEVICE, array.ctypes.data)
+    assert describe(OnGpu(array, strides=None)) == description
     assert describe(OnGpu(array.T)).strides == (1, 32)
     assert not describe(OnGpu(array, readonly=True)).type.writable
     assert describe(OnGpu(array, stream=7)).stream == 7
@@ -171,8 +173,8 @@ def test_dlpack_byte_offset():
     data = numbers.ctypes.data
     tensor = protocols.DLTensor(data, 1, 0, 1, 0, 32, 1, shape, None, 16)
     capsule = new_capsule(ctypes.addressof(tensor), b"dltensor", None)
-    found = describe(Dlpack(types.SimpleNamespace(__dlpack__=lambda: capsule), (1, 0)))
-    assert (found.pointer, found.shape, found.strides) == (data + 16, (8,), (1,))
+    description = describe(Dlpack(types.SimpleNamespace(__dlpack__=lambda: capsule), (1, 0)))
+    assert (description.pointer, description.shape, description.strides) == (data + 16, (8,), (1,))
 
 
 def test_unknown_devices_and_types_of_dlpack_are_refused():
@@ -243,10 +245,10 @@ def test_unsupported_arguments_are_refused(value, text):
     ],
 )
 def test_numbers_have_the_types_of_scalars(value, name, stored):
-    found = describe(value)
-    assert (found.type, found.value) == (ScalarType(dtypes.named(name)), stored)
-    assert type(found.value) is type(stored)
-    assert not found.on_host
+    description = describe(value)
+    assert (description.type, description.value) == (ScalarType(dtypes.named(name)), stored)
+    assert type(description.value) is type(stored)
+    assert not description.on_host
 
 
 @pytest.mark.parametrize(
@@ -264,8 +266,8 @@ def test_numbers_have_the_types_of_scalars(value, name, stored):
     ],
 )
 def test_declared_scalars_are_converted(value, dtype, stored):
-    found = describe(value, "x", dtypes.named(dtype))
-    assert (found.type, found.value) == (ScalarType(dtypes.named(dtype)), stored)
+    description = describe(value, "x", dtypes.named(dtype))
+    assert (description.type, description.value) == (ScalarType(dtypes.named(dtype)), stored)
 
 
 @pytest.mark.parametrize(
@@ -414,10 +416,10 @@ def test_six_bits_have_a_byte_each(dtype):
 
 
 def parameters_of(*values):
-    found = [describe(value) for value in values]
-    packer = Packer([d.type for d in found])
+    description = [describe(value) for value in values]
+    packer = Packer([d.type for d in description])
     buffer = bytearray(packer.size)
-    packer.pack_into(buffer, found)
+    packer.pack_into(buffer, description)
     return packer, buffer
 
 

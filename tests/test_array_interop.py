@@ -117,9 +117,9 @@ def test_results_are_arrays_of_the_operands_namespace():
     draw = np.random.default_rng(0)
     a, b = (draw.integers(-2, 3, shape).astype(np.float32) for shape in ((24, 40), (40, 16)))
     c = draw.integers(-2, 3, 16).astype(np.float32)
-    found = kernels.gemm(xp.asarray(a), xp.asarray(b), xp.asarray(c))
-    assert found.__array_namespace__().__name__ == xp.__name__ and found.dtype == xp.float32
-    assert np.array_equal(np.asarray(found), a @ b + c)
+    actual = kernels.gemm(xp.asarray(a), xp.asarray(b), xp.asarray(c))
+    assert actual.__array_namespace__().__name__ == xp.__name__ and actual.dtype == xp.float32
+    assert np.array_equal(np.asarray(actual), a @ b + c)
     odd = kernels.gemm(xp.asarray(a).mT, xp.asarray(a))  # padded and copied
     assert np.array_equal(np.asarray(odd), a.T @ a)
 
@@ -127,8 +127,8 @@ def test_results_are_arrays_of_the_operands_namespace():
 def test_arrays_of_types_that_the_namespace_has_not_are_numpys():
     xp = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
     a = np.ones((16, 64), np.int8)
-    found = kernels.gemm(xp.asarray(a), xp.asarray(a).mT)
-    assert np.array_equal(np.asarray(found), np.full((16, 16), 64))
+    actual = kernels.gemm(xp.asarray(a), xp.asarray(a).mT)
+    assert np.array_equal(np.asarray(actual), np.full((16, 16), 64))
 
 
 # -- JAX -----------------------------------------------------------------------------------------
@@ -159,9 +159,9 @@ def test_products_of_arrays_of_jax(jnp, dtype):
     """The results are NumPy's, as arrays of JAX cannot be written; JAX takes them without a copy."""
     draw = np.random.default_rng(0)
     a, b, c = (jnp.asarray(draw.integers(-2, 3, shape), dtype) for shape in ((24, 40), (40, 16), (16,)))
-    found = kernels.gemm(a, b, c)
-    assert isinstance(found, np.ndarray) and str(found.dtype) == dtype
-    assert jnp.array_equal(jnp.asarray(found), a @ b + c)
+    actual = kernels.gemm(a, b, c)
+    assert isinstance(actual, np.ndarray) and str(actual.dtype) == dtype
+    assert jnp.array_equal(jnp.asarray(actual), a @ b + c)
 
 
 # -- protocols that answer what they must not ---------------------------------------------------

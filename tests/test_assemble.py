@@ -92,9 +92,9 @@ def test_matrix_instruction_needs_the_suffix():
 
 
 def test_a_kernel_without_spills_reports_none():
-    found = assemble(fused(100), "sm_80", "k").resources
-    assert found.registers > 100
-    assert (found.spill_stores, found.spill_loads, found.local_bytes) == (0, 0, 0)
+    resources = assemble(fused(100), "sm_80", "k").resources
+    assert resources.registers > 100
+    assert (resources.spill_stores, resources.spill_loads, resources.local_bytes) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_a_kernel_without_spills_reports_none():
 )
 def test_spills_are_reported(directives, limit):
     """Two hundred live numbers in 64 registers; the caller's limit beats the text's."""
-    found = assemble(fused(200, directives), "sm_80", "k", limit).resources
-    assert found.registers == 64
-    assert found.spills
-    assert found.spill_stores > 400 and found.spill_loads > 400 and found.local_bytes > 400
-    assert found.shared_bytes == 1024
-    assert found.constant_bytes >= 12
+    resources = assemble(fused(200, directives), "sm_80", "k", limit).resources
+    assert resources.registers == 64
+    assert resources.spills
+    assert resources.spill_stores > 400 and resources.spill_loads > 400 and resources.local_bytes > 400
+    assert resources.shared_bytes == 1024
+    assert resources.constant_bytes >= 12
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_declared_threads(directives, threads):
 
 
 def test_registers_limit_threads():
-    found = assemble(fused(150), "sm_80", "k").resources
-    assert found.max_threads == cubin.threads_that_fit(found.registers) < 512
+    resources = assemble(fused(150), "sm_80", "k").resources
+    assert resources.max_threads == cubin.threads_that_fit(resources.registers) < 512
 
 
 def test_one_kernel_of_several():

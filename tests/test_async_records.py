@@ -17,6 +17,6 @@ def test_names_are_different():
 
 @pytest.mark.parametrize("name", CASES)
 def test_emulation_gives_the_recorded_results(name):
-    found = CASES[name].run(capture_async.on_cpu)
-    assert found.any()
-    assert np.array_equal(found, RECORDS[name])
+    actual = CASES[name].run(capture_async.on_cpu)
+    assert actual.any()
+    assert np.array_equal(actual, RECORDS[name])

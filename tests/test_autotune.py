@@ -271,9 +271,9 @@ def test_launches_can_be_tuned_alone():
     kernel = tuned(timer=lambda launch: launch() or 1.0, restore_value=["y"])
     x, y = arrays()
     with tc.target("cpu"):
-        found = kernel[grid, block].tune(x, y, 1000)
-        assert found is kernel[grid, block].tune(x, y, 1000) and not y.any()
-        assert isinstance(found, tc.Tuning) and kernel.best_config == found.best
+        tuning = kernel[grid, block].tune(x, y, 1000)
+        assert tuning is kernel[grid, block].tune(x, y, 1000) and not y.any()
+        assert isinstance(tuning, tc.Tuning) and kernel.best_config == tuning.best
     with tc.target("cpu"), pytest.raises(tc.ArgumentError, match="tuning measures on a GPU"):
         tuned()[grid, block].tune(*arrays(), 1000)
 
@@ -297,13 +297,13 @@ def test_configurations_that_fail_are_left_out():
     x = np.zeros(1, np.float32)
     with tc.target("cpu"):
         kernel[1, 1](x)
-        found = kernel[1, 1].tune(x)
-    assert x[0] == 1 and found.best == tc.Config(SIZE=64)
-    failures = {t.config: t.failure for t in found.trials if t.failure}
+        tuning = kernel[1, 1].tune(x)
+    assert x[0] == 1 and tuning.best == tc.Config(SIZE=64)
+    failures = {t.config: t.failure for t in tuning.trials if t.failure}
     assert "4000000 bytes of shared memory" in failures[tc.Config(SIZE=10**6)]
     assert "three is not possible" in failures[tc.Config(SIZE=3)]
     assert "block is (2000, 1, 1)" in failures[tc.Config(SIZE=64, block=2000)]
-    assert "failed  Config(SIZE=3): " in str(found)
+    assert "failed  Config(SIZE=3): " in str(tuning)
 
 
 @pytest.mark.parametrize("option", ["restore_value", "reset_to_zero"])
@@ -648,8 +648,8 @@ def test_what_do_bench_returns(gpu, options, wanted):
     def work() -> None:
         gpu.now += next(durations) * 1e-3
 
-    found = tc.testing.do_bench(work, warmup=1, rep=10, cold=False, stream=7, **options)
-    assert found == pytest.approx(wanted)
+    timing = tc.testing.do_bench(work, warmup=1, rep=10, cold=False, stream=7, **options)
+    assert timing == pytest.approx(wanted)
     assert {event.stream for event in gpu.events} == {7} and not gpu.allocations
 
 

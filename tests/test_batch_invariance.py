@@ -79,8 +79,8 @@ def test_a_row_has_its_bits_in_every_product(name):
         chosen = draw.integers(0, len(a), M)
         rows = np.where(draw.random((M, 1)) < 0.5, a[chosen], numbers(M, K, dtype=dtype, seed=M))
         kept = (rows == a[chosen]).all(1)
-        found = invariant(rows.astype(dtype), b, **options)
-        assert same(found[kept], whole[chosen[kept]]), M
+        actual = invariant(rows.astype(dtype), b, **options)
+        assert same(actual[kept], whole[chosen[kept]]), M
 
 
 @pytest.mark.parametrize("name", ["bf16", "f16 in f16", "f32", "e4m3", "e4m3 fast"])
@@ -247,8 +247,8 @@ def test_scaled_products_have_the_bits_of_their_rows_alone():
     left, right = abs(numbers(90, 3, dtype=F32)), abs(numbers(3, 2, dtype=F32))
     whole = kernels.scaled_gemm(a, b, left, right, bits=INVARIANT)
     for first, end in ((0, 1), (3, 8), (20, 90)):
-        found = kernels.scaled_gemm(a[first:end], b, left[first:end], right, bits=INVARIANT)
-        assert same(found, whole[first:end])
+        actual = kernels.scaled_gemm(a[first:end], b, left[first:end], right, bits=INVARIANT)
+        assert same(actual, whole[first:end])
 
 
 # -- the choice -------------------------------------------------------------------------------------
@@ -396,13 +396,13 @@ def test_the_instruction_is_that_of_the_kernel(name):
         except tc.ArgumentError:
             continue
         text = plan.kernel.ir(a, b, d, d, *scalars, arch="sm_90a", **dict(plan.options))
-        found = plan.summation()
-        depth = "k" if found.depth == 1 else f"k{found.depth}."  # a chain: of any depth
+        actual = plan.summation()
+        depth = "k" if actual.depth == 1 else f"k{actual.depth}."  # a chain: of any depth
         words = [line for line in text.splitlines() if depth in line and "mma" in line]
         assert words and not any(
             "mma" in line and "n8k" in line and depth not in line for line in text.splitlines()
         )
-        assert all(f".{found.arithmetic.accumulator}" in line for line in words)
+        assert all(f".{actual.arithmetic.accumulator}" in line for line in words)
         seen += 1
     assert seen
 

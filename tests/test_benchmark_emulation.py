@@ -74,22 +74,22 @@ def test_another_package_runs_in_turns_with_this_one(tmp_path, monkeypatch):
     here, other = emulation_process.ROOT, checkout(tmp_path, "raise ImportError('another one')")
     with package_of(here) as this, package_of(other) as broken:
         packages = {"this": this, "other": broken}
-        found = emulation_process.in_turns(packages, ("NumPy float32 @", False, 16, 1), 1)
-    assert found.pop("seconds").keys() == {"this"}
-    assert found == {"failure_of_other": "ImportError: another one"}
+        actual = emulation_process.in_turns(packages, ("NumPy float32 @", False, 16, 1), 1)
+    assert actual.pop("seconds").keys() == {"this"}
+    assert actual == {"failure_of_other": "ImportError: another one"}
 
 
 def test_a_process_that_dies_is_a_failure(tmp_path):
     with package_of(checkout(tmp_path, "import os; os._exit(3)")) as dying:
-        found = emulation_process.in_turns({"this": dying}, ("vector add", False, 16, 1), 1)
-    assert found == {"seconds": {}, "failure": "the process ended with 3"}
+        actual = emulation_process.in_turns({"this": dying}, ("vector add", False, 16, 1), 1)
+    assert actual == {"seconds": {}, "failure": "the process ended with 3"}
 
 
 def test_the_first_launch_with_each_state_of_the_cache():
     with package_of(emulation_process.ROOT) as this:
-        found = emulation_process.first_launches({"this": this}, ("vector add", True, 16, 1), 1)
-    assert list(found) == ["empty", "filled"]
-    assert all(0 < each["seconds"]["this"] < 60 and len(each) == 1 for each in found.values())
+        actual = emulation_process.first_launches({"this": this}, ("vector add", True, 16, 1), 1)
+    assert list(actual) == ["empty", "filled"]
+    assert all(0 < each["seconds"]["this"] < 60 and len(each) == 1 for each in actual.values())
 
 
 def test_the_comparison_has_the_least_times(tmp_path, monkeypatch, capsys):

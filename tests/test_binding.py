@@ -106,8 +106,8 @@ def test_a_const_parameter_keeps_its_place(kernel, args, named, value):
     with tc.target("cpu"):
         kernel[1, 4](out := np.zeros(4, np.int32), *args, **named)
     assert out.tolist() == [value] * 4
-    found = kernel.check(1, 4)(np.zeros(4, np.int32), *args, **named)
-    assert found.arguments["out"].tolist() == [value] * 4
+    result = kernel.check(1, 4)(np.zeros(4, np.int32), *args, **named)
+    assert result.arguments["out"].tolist() == [value] * 4
 
 
 def test_launches_on_a_gpu_bind_in_the_same_way(monkeypatch):
@@ -176,8 +176,8 @@ def test_a_parameter_called_self():
             filled.check(1, 4, in_place=True),
         ):
             x = np.zeros(4, np.int32)
-            found = launch(self=x)
-            assert x.tolist() == [0 if "orders" in str(found) else 2] * 4
+            actual = launch(self=x)
+            assert x.tolist() == [0 if "orders" in str(actual) else 2] * 4
         filled[1, 4].prepare(self=x)(x)
         tuned[1, 4].prepare(self=x)(x)
     for inside in (filled.ir, filled.ptx, tuned.ir, tuned.ptx):

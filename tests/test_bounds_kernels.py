@@ -32,18 +32,18 @@ whole = partial(whole_numbers.whole, most=2)
 def test_products_with_checks(arch, size, dtype):
     m, n, k = size
     a, b = whole(m, k, dtype=dtype), whole(k, n, dtype=dtype)
-    found = kernels.gemm(a, b)
-    assert np.array_equal(found.astype(int), a.astype(int) @ b.astype(int))
+    actual = kernels.gemm(a, b)
+    assert np.array_equal(actual.astype(int), a.astype(int) @ b.astype(int))
     b = whole(n, k, dtype=dtype).T
-    found = kernels.gemm(a, b, c=np.ones((m, n), found.dtype))
-    assert np.array_equal(found.astype(int), 1 + a.astype(int) @ b.astype(int))
+    actual = kernels.gemm(a, b, c=np.ones((m, n), actual.dtype))
+    assert np.array_equal(actual.astype(int), 1 + a.astype(int) @ b.astype(int))
 
 
 def test_batches_with_checks(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     a, b = whole(3, 40, 24), whole(3, 24, 136)
-    found = kernels.gemm(a, b, out_dtype=tc.f32)
-    assert np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32))
+    actual = kernels.gemm(a, b, out_dtype=tc.f32)
+    assert np.array_equal(actual, a.astype(np.float32) @ b.astype(np.float32))
 
 
 @pytest.mark.parametrize("sizes", [(5, 0, 66), (1, 1, 1)], ids=str)
@@ -51,9 +51,9 @@ def test_groups_and_gates_with_checks(monkeypatch, sizes):
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     a, b = whole(sum(sizes), 72), whole(3, 72, 40)
     offsets = np.cumsum((0, *sizes)).astype(np.int32)
-    found = kernels.grouped_gemm(a, b, offsets)
+    actual = kernels.grouped_gemm(a, b, offsets)
     parts = [a[i:j].astype(int) @ w.astype(int) for i, j, w in zip(offsets, offsets[1:], b)]
-    assert np.array_equal(found.astype(int), np.concatenate(parts).astype(found.dtype).astype(int))
+    assert np.array_equal(actual.astype(int), np.concatenate(parts).astype(actual.dtype).astype(int))
     assert kernels.swiglu(a, whole(40, 72).T, whole(40, 72).T).shape == (sum(sizes), 40)
 
 

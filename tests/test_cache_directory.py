@@ -157,7 +157,7 @@ print(len(COMPILED))
 
 def run(script, **variables):
     """The output of a Python process that writes no bytecode."""
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-B", script],
         capture_output=True,
         text=True,
@@ -165,8 +165,8 @@ def run(script, **variables):
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), **{n: str(v) for n, v in variables.items()}},
     )
-    assert found.returncode == 0, found.stderr
-    return found.stdout.strip(), found.stderr
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip(), process.stderr
 
 
 @pytest.fixture
@@ -297,10 +297,10 @@ def test_a_file_system_that_takes_no_more(script, tmp_path, change):
         subprocess.run(allowed, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no right to mount")
-    found = subprocess.run(
+    process = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
     )
-    assert (found.returncode, found.stdout.strip()) == (0, "5"), found.stderr
+    assert (process.returncode, process.stdout.strip()) == (0, "5"), process.stderr
 
 
 @pytest.mark.thorough

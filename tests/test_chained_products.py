@@ -167,10 +167,10 @@ def test_each_product_saturates():
     a[:, 64:] = 127
     c = np.full((64, N), (1 << 31) - 1000, np.int32)
     wanted = one_by_one(a, b, c, "s8", "s32", satfinite=True)
-    found = run(a, b, c, kind="s8", into="s32", satfinite=True)
-    assert np.array_equal(bits_of(found), wanted)
+    actual = run(a, b, c, kind="s8", into="s32", satfinite=True)
+    assert np.array_equal(bits_of(actual), wanted)
     wrapped = c + a.astype(np.int64) @ b
-    assert (found != np.clip(wrapped, -(1 << 31), (1 << 31) - 1)).all()
+    assert (actual != np.clip(wrapped, -(1 << 31), (1 << 31) - 1)).all()
 
 
 def test_the_product_that_reads_what_nobody_wrote():

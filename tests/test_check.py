@@ -72,16 +72,16 @@ def test_a_correct_launch():
 def test_a_finding_has_its_place():
     result = unwritten.check(1, 64)(zeros())
     assert not result and len(result.findings) == 1 and result.report is None
-    found = result.findings[0]
-    assert (found.kind, found.kernel, found.file, found.line) == (
+    finding = result.findings[0]
+    assert (finding.kind, finding.kernel, finding.file, finding.line) == (
         "Uninitialised",
         "unwritten",
         HERE,
         UNWRITTEN,
     )
-    assert (found.other, found.calls, found.launch, found.times) == (None, [], 1, 1)
-    assert found.memory == "shared load of 4 bytes at 0xa0" and found.cure == ""
-    assert found.who.endswith(" of CTA 0") and found.who in found.message
+    assert (finding.other, finding.calls, finding.launch, finding.times) == (None, [], 1, 1)
+    assert finding.memory == "shared load of 4 bytes at 0xa0" and finding.cure == ""
+    assert finding.who.endswith(" of CTA 0") and finding.who in finding.message
     assert "out[tc.threadIdx.x] = tile[tc.threadIdx.x]" in str(result)  # the quoted line
     assert str(result).endswith("1 launch checked: 1 finding, no warnings")
     with pytest.raises(tc.Uninitialised):
@@ -90,17 +90,17 @@ def test_a_finding_has_its_place():
 
 def test_indices_are_checked_whatever_the_kernel_says():
     lax = tc.kernel(checks=False)(fill.function)
-    found = lax.check(1, 64)(zeros(40)).findings[0]
-    assert (found.kind, found.line) == ("OutOfBounds", FILLED) and "thread (40,0,0)" in found.who
+    finding = lax.check(1, 64)(zeros(40)).findings[0]
+    assert (finding.kind, finding.line) == ("OutOfBounds", FILLED) and "thread (40,0,0)" in finding.who
 
 
 def test_a_result_has_a_form_in_json():
     result = unwritten.check(1, 64)(zeros())
     said = json.loads(result.json())
     assert said == result.as_dict() and not said["ok"] and said["launches"] == 1 and said["warnings"] == []
-    (found,) = said["findings"]
-    assert found["kind"] == "Uninitialised" and found["line"] == UNWRITTEN and found["file"] == HERE
-    assert (found["thread"], found["cta"]) == ([40, 0, 0], [0, 0, 0])
+    (finding,) = said["findings"]
+    assert finding["kind"] == "Uninitialised" and finding["line"] == UNWRITTEN and finding["file"] == HERE
+    assert (finding["thread"], finding["cta"]) == ([40, 0, 0], [0, 0, 0])
 
 
 def test_in_place_writes_the_arguments():
@@ -149,13 +149,17 @@ def alike(out: tc.Array):
 
 
 def test_a_race_has_two_places():
-    found = hurried.check(1, 64)(zeros(), zeros()).findings[0]
+    finding = hurried.check(1, 64)(zeros(), zeros()).findings[0]
     first = hurried.function.__code__.co_firstlineno
-    assert found.other is not None and (found.kind, found.file, found.other.file) == ("Race", HERE, HERE)
-    assert (found.line, found.other.line) == (first + 4, first + 3)
-    assert (found.who, found.other.who) == ("thread 0 of CTA 0", "thread 32 of CTA 0")
-    assert found.memory.startswith("element [32] of a shared s32 tile of 64")
-    assert found.cure == "tc.barrier() between the two would order them"
+    assert finding.other is not None and (finding.kind, finding.file, finding.other.file) == (
+        "Race",
+        HERE,
+        HERE,
+    )
+    assert (finding.line, finding.other.line) == (first + 4, first + 3)
+    assert (finding.who, finding.other.who) == ("thread 0 of CTA 0", "thread 32 of CTA 0")
+    assert finding.memory.startswith("element [32] of a shared s32 tile of 64")
+    assert finding.cure == "tc.barrier() between the two would order them"
 
 
 def test_a_race_of_equal_values_is_a_warning():
@@ -178,8 +182,8 @@ def test_warnings_do_not_make_a_launch_wrong(recwarn):
     for _ in range(3):
         result.collect("k", launch)
     assert result and len(result.warnings) == 1
-    found = result.warnings[0]
-    assert (found.kind, found.file, found.line, found.times) == ("RaceWarning", "a.py", 7, 3)
+    warning = result.warnings[0]
+    assert (warning.kind, warning.file, warning.line, warning.times) == ("RaceWarning", "a.py", 7, 3)
     assert str(result) == (
         "RaceWarning in kernel k (found in 3 launches): the same value\n  at a.py:7\n\n"
         "3 launches checked: no findings, 1 warning"

@@ -172,8 +172,8 @@ def test_errors_without_two_accesses():
     def untidy(x: tc.Array):
         x[tc.threadIdx.x + 1000] = 1
 
-    found = untidy.check((1, 2), (2, 2))(np.zeros(4, np.int32)).findings[0]
-    assert (found.place.cta, found.place.thread) == ([0, 0, 0], [0, 0, 0]) and found.other is None
+    finding = untidy.check((1, 2), (2, 2))(np.zeros(4, np.int32)).findings[0]
+    assert (finding.place.cta, finding.place.thread) == ([0, 0, 0], [0, 0, 0]) and finding.other is None
     unknown = Finding.of(tc.Deadlock("all wait"), "k")
     validator().validate({**CheckResult().as_dict(), "findings": [unknown.as_dict()]})
     assert unknown.place.as_dict() == {
@@ -192,12 +192,12 @@ def test_the_other_access_of_a_missing_proxy_fence():
             tc.emit("cp.async.bulk.commit_group")
             tc.emit("cp.async.bulk.wait_group", 0)
 
-    (found,) = unfenced.check(1, 64)(np.zeros(64, np.int32)).findings
-    assert found.kind == "EmulationError" and found.other is not None and found.line is not None
-    assert found.other.line == found.line - 3
+    (finding,) = unfenced.check(1, 64)(np.zeros(64, np.int32)).findings
+    assert finding.kind == "EmulationError" and finding.other is not None and finding.line is not None
+    assert finding.other.line == finding.line - 3
     assert (
-        found.cure.startswith("tc.fence_proxy_async() (fence.proxy.async) must come between")
-        and found.cure in found.message
+        finding.cure.startswith("tc.fence_proxy_async() (fence.proxy.async) must come between")
+        and finding.cure in finding.message
     )
 
 

@@ -123,8 +123,8 @@ def test_a_missing_assembler_is_reported_once(gpu, monkeypatch):
             assert not caught  # the choice is the same without
             for _ in range(2):
                 assert not kernels.plan(a, b, None, d).config.registers
-    (found,) = caught
-    assert found.category is tc.PerformanceWarning and "pip install" in str(found.message)
+    (warning,) = caught
+    assert warning.category is tc.PerformanceWarning and "pip install" in str(warning.message)
 
 
 @pytest.mark.parametrize(("dtype", "width", "pitch"), [("f16", 15, 16), ("f32", 107, 108)])

@@ -160,8 +160,8 @@ def test_layouts_change_no_bits(name, by_kernel, monkeypatch):
     for attempt in range(3 if by_kernel else len(PLACES)):
         given = [placed(x, draw.choice(PLACES)) for x in operands]
         out, memory = laid_out(d.shape, d.dtype, draw.choice(PLACES))
-        found = function(*given, out=out, **options)
-        assert results(found) == results(wanted), (attempt, [x.strides for x in given])
+        actual = function(*given, out=out, **options)
+        assert results(actual) == results(wanted), (attempt, [x.strides for x in given])
         out[...] = filled(out.dtype)
         assert (memory.view(np.uint8) == FILL).all()  # beside the result nothing is written
 
@@ -323,5 +323,5 @@ def test_kernels_copy_single_rows_and_columns(K, N, monkeypatch):
     wanted = np.concatenate([a[part] @ b[g] for g, part in enumerate(parts)])
     np.testing.assert_array_equal(kernels.grouped_gemm(a, b, ends), wanted)
     for columns in (a.T, np.ascontiguousarray(a.T)):
-        found = kernels.k_grouped_gemm(columns, y, ends)
-        np.testing.assert_array_equal(found, [a[part].T @ y[part] for part in parts])
+        actual = kernels.k_grouped_gemm(columns, y, ends)
+        np.testing.assert_array_equal(actual, [a[part].T @ y[part] for part in parts])

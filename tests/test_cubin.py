@@ -49,17 +49,24 @@ def test_older_log():
         "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
         "ptxas info    : Used 33 registers, 512 bytes smem, 364 bytes cmem[0]\n"
     )
-    found = made("k", log).resources
-    assert (found.registers, found.local_bytes, found.spill_stores, found.spill_loads) == (33, 8, 4, 12)
-    assert found.shared_bytes == 512
+    resources = made("k", log).resources
+    assert (resources.registers, resources.local_bytes, resources.spill_stores, resources.spill_loads) == (
+        33,
+        8,
+        4,
+        12,
+    )
+    assert resources.shared_bytes == 512
 
 
 @pytest.mark.parametrize("log", ["", "ptxas info : Used 3 registers", "words"])
 def test_what_nothing_tells_is_unknown(log):
-    found = made(log=log).resources
-    assert found.registers == (3 if "Used" in log else None)
-    assert found.spill_stores is found.spill_loads is found.spills is found.local_bytes is None
-    assert found.max_threads == MAX_THREADS and found.warnings == ()
+    resources = made(log=log).resources
+    assert resources.registers == (3 if "Used" in log else None)
+    assert (
+        resources.spill_stores is resources.spill_loads is resources.spills is resources.local_bytes is None
+    )
+    assert resources.max_threads == MAX_THREADS and resources.warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -386,17 +386,17 @@ def results(kernel, *arguments, n=40, checks=False, **options):
 
 
 def test_launches_that_overlap_give_other_results():
-    found = results(use_early, zeros())
-    assert not found and found.error is None
-    assert [d.argument for d in found.differences] == ["out of use_early"]
-    assert str(found).splitlines()[0].endswith("orders of launches: results differ")
-    assert "write_late stops at " in str(found) and "use_early runs" in str(found)
+    actual = results(use_early, zeros())
+    assert not actual and actual.error is None
+    assert [d.argument for d in actual.differences] == ["out of use_early"]
+    assert str(actual).splitlines()[0].endswith("orders of launches: results differ")
+    assert "write_late stops at " in str(actual) and "use_early runs" in str(actual)
     assert results(use, zeros()).orders == 40
 
 
 def test_a_warp_that_does_not_wait_overtakes_the_one_that_does():
-    found = results(one_warp_waits, zeros(), grid=1, block=64)
-    assert found, "the barrier orders"
+    actual = results(one_warp_waits, zeros(), grid=1, block=64)
+    assert actual, "the barrier orders"
     late = tc.explore(
         lambda x, out: (write_late[2, 32](x), pdl(one_warp_waits, 1, 64)(x, out, meet=False)),
         40,
@@ -406,10 +406,10 @@ def test_a_warp_that_does_not_wait_overtakes_the_one_that_does():
 
 
 def test_a_block_that_ends_lets_the_next_launch_start():
-    found = tc.explore(
+    exploration = tc.explore(
         lambda x, out: (last_block_is_late[2, 32](x), pdl(use_early)(x, out)), 40, checks=False
     )(zeros(), zeros())
-    assert [d.argument for d in found.differences] == ["out of use_early"]
+    assert [d.argument for d in exploration.differences] == ["out of use_early"]
 
 
 def test_a_launch_starts_when_all_blocks_have_let_it():
@@ -423,9 +423,9 @@ def test_a_launch_starts_when_all_blocks_have_let_it():
 
 
 def test_errors_of_an_overlapping_launch():
-    found = results(leave_bounds_if_early, zeros(), checks=False)
-    assert isinstance(found.error, tc.OutOfBounds) and found.switches
-    assert '"OutOfBounds"' in found.json()
+    actual = results(leave_bounds_if_early, zeros(), checks=False)
+    assert isinstance(actual.error, tc.OutOfBounds) and actual.switches
+    assert '"OutOfBounds"' in actual.json()
 
 
 def test_a_launch_that_polls_is_no_deadlock():
@@ -443,8 +443,8 @@ def test_three_launches_overlap():
         pdl(use)(x, out)
 
     assert tc.explore(launches, 40, checks=False)(zeros(), zeros(), zeros(), True)
-    found = tc.explore(launches, 40, checks=False)(zeros(), zeros(), zeros(), False)
-    assert [d.argument for d in found.differences] == ["out of use"]
+    exploration = tc.explore(launches, 40, checks=False)(zeros(), zeros(), zeros(), False)
+    assert [d.argument for d in exploration.differences] == ["out of use"]
 
 
 def test_host_code_between_launches_ends_the_first_one():
@@ -465,9 +465,9 @@ def test_host_code_between_launches_ends_the_first_one():
 
 def test_arguments_are_copied_and_races_found_at_once():
     x = zeros()
-    found = tc.explore(lambda x: (write[2, 32](x), pdl(overwrite)(x, wait=False)), 5)(x)
-    assert isinstance(found.error, Race) and found.order is None and not x.any()
-    assert str(found).endswith("it shows in the emulator's own order")
+    exploration = tc.explore(lambda x: (write[2, 32](x), pdl(overwrite)(x, wait=False)), 5)(x)
+    assert isinstance(exploration.error, Race) and exploration.order is None and not x.any()
+    assert str(exploration).endswith("it shows in the emulator's own order")
 
 
 def test_explore_needs_a_number_of_orders():

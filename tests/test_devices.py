@@ -251,8 +251,8 @@ def test_explore_changes_the_order_of_ranks():
             tc.atomic("exch", peers[0].at(0), peers.rank, scope="sys")
 
     with tc.devices(WORLD):
-        found = last.explore(20)[1, 32](tc.PeerArray(zeros(1)))
-    assert [d.argument for d in found.differences] == ["peers[0]"]
+        exploration = last.explore(20)[1, 32](tc.PeerArray(zeros(1)))
+    assert [d.argument for d in exploration.differences] == ["peers[0]"]
 
 
 def test_check_and_explore_of_correct_launches():

@@ -56,14 +56,14 @@ def test_the_group_gives_the_bits_of_one_product(world, M, N, K, config, dtype):
         for seed, layout in ((0, "F"), (1, "C")):  # w is contiguous along K, then along N
             x, w = operands(world, M, N, K, True, dtype, seed)
             w = [one.copy(layout) for one in w]
-            found = kernels.all_gather_gemm(x, w, group, config=config)
+            actual = kernels.all_gather_gemm(x, w, group, config=config)
             expected = [np.float32(np.concatenate(x)) @ np.float32(one) for one in w]
-            assert all(np.array_equal(d, e.astype(dtype)) for d, e in zip(found, expected, strict=True))
+            assert all(np.array_equal(d, e.astype(dtype)) for d, e in zip(actual, expected, strict=True))
             x, w = operands(world, M, N, K, False, dtype, seed)
             w = [one.copy(layout) for one in w]
             sums = reduced(x, w)
-            found = kernels.gemm_reduce_scatter(x, w, group, config=config)
-            assert all(np.array_equal(d, e) for d, e in zip(found, sums, strict=True))
+            actual = kernels.gemm_reduce_scatter(x, w, group, config=config)
+            assert all(np.array_equal(d, e) for d, e in zip(actual, sums, strict=True))
             for everything in kernels.gemm_all_reduce(x, w, group, config=config):
                 assert np.array_equal(everything, np.concatenate(sums))
 
@@ -144,8 +144,8 @@ def test_bits_do_not_depend_on_the_order_of_ranks(seed):
     x, w = operands(3, 192, 64, 64, False)
     with tc.devices(3), checking(collect=False, order=seed) as session:
         session.checks = False
-        found = kernels.gemm_reduce_scatter(x, w, VirtualGroup(3), config=SMALL)
-    assert all(np.array_equal(d, e) for d, e in zip(found, reduced(x, w), strict=True))
+        actual = kernels.gemm_reduce_scatter(x, w, VirtualGroup(3), config=SMALL)
+    assert all(np.array_equal(d, e) for d, e in zip(actual, reduced(x, w), strict=True))
 
 
 def test_an_epilogue_gets_the_sums():
@@ -154,9 +154,9 @@ def test_an_epilogue_gets_the_sums():
 
     x, w = operands(2, 128, 64, 64, False)
     with tc.devices(2):
-        found = kernels.gemm_reduce_scatter(x, w, VirtualGroup(2), config=SMALL, epilogue=relu)
+        actual = kernels.gemm_reduce_scatter(x, w, VirtualGroup(2), config=SMALL, epilogue=relu)
     expected = [np.maximum(np.float32(d), 0).astype(bf16) for d in reduced(x, w)]
-    assert all(np.array_equal(d, e) for d, e in zip(found, expected, strict=True))
+    assert all(np.array_equal(d, e) for d, e in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize(

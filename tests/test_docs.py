@@ -148,9 +148,9 @@ def test_numbers_in_uneven_steps():
 
 def test_products_with_a_hole_stay_apart():
     names = [("a", x, y) for x in "pq" for y in "rs" if (x, y) != ("q", "s")]
-    found = merged((name, "".join(name)) for name in names)
-    assert sorted(m for _, members in found for m in members) == ["apr", "aps", "aqr"]
-    assert len(found) == 2
+    actual = merged((name, "".join(name)) for name in names)
+    assert sorted(m for _, members in actual for m in members) == ["apr", "aps", "aqr"]
+    assert len(actual) == 2
 
 
 @pytest.mark.parametrize("name, least", [("hopper_tutorial", 8), ("attention_tutorial", 5)])

@@ -129,8 +129,8 @@ def test_a_missing_section_is_noticed():
         """
         return a + b
 
-    found = " ".join(complaints(f))
-    assert "PR01" in found and "RT01" in found
+    complaint = " ".join(complaints(f))
+    assert "PR01" in complaint and "RT01" in complaint
 
 
 @pytest.mark.parametrize("name", CLASSES)

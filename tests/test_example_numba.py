@@ -199,9 +199,9 @@ def test_machine_code():
         example.matmul.py_func, example.ARGUMENTS, cc=(9, 0, "a"), launch_bounds=example.BOUNDS
     )
     text = text.rstrip("\0")
-    found = assemble.assemble(text, "sm_90a", re.search(r"\.entry (\w+)", text)[1]).resources
-    assert found.spill_stores in (0, None) and not found.warnings, found
-    assert found.registers <= 128
+    resources = assemble.assemble(text, "sm_90a", re.search(r"\.entry (\w+)", text)[1]).resources
+    assert resources.spill_stores in (0, None) and not resources.warnings, resources
+    assert resources.registers <= 128
     assert text.count("wgmma.mma_async") == example.DEPTH // 16
     assert example.matmul.targetoptions["launch_bounds"] == example.BOUNDS
 

@@ -65,14 +65,14 @@ def test_error_is_that_of_f32(family, K, positive):
     a, b = matrix(64, K), matrix(K, 64)
     if positive:
         a, b = np.abs(a), np.abs(b)
-    found = error(kernels.gemm(a, b, config=SMALL[family]), a, b)
-    assert found < bound(K)
+    actual = error(kernels.gemm(a, b, config=SMALL[family]), a, b)
+    assert actual < bound(K)
     chain = np.zeros((64, 64), F32)
     for k in range(K):
         chain += a[:, k : k + 1] * b[k : k + 1]
-    assert found < max(error(chain, a, b), 8)
+    assert actual < max(error(chain, a, b), 8)
     coarse = error(kernels.gemm(a, b, family="sm80", precision="tf32"), a, b)
-    assert coarse > 100 * found
+    assert coarse > 100 * actual
 
 
 @pytest.mark.parametrize("family", SMALL)
@@ -190,8 +190,8 @@ def test_fragments_in_batches_and_with_row_reductions():
         for swapped in (False, True):
             split = HopperConfig(BM=64, BN=64, stages=2, swap_ab=swapped)
             assert kernels.gemm(x, y, config=split).tobytes() == want.tobytes()
-        found = kernels.gemm(x, y, config=HopperConfig(BM=64, BN=64, stages=2), row_reductions=rows)
-        assert [z.tobytes() for z in found] == [want.tobytes(), of_rows.tobytes()]
+        actual = kernels.gemm(x, y, config=HopperConfig(BM=64, BN=64, stages=2), row_reductions=rows)
+        assert [z.tobytes() for z in actual] == [want.tobytes(), of_rows.tobytes()]
 
 
 def test_lines_that_tma_cannot_read_are_split_in_memory():
@@ -200,9 +200,9 @@ def test_lines_that_tma_cannot_read_are_split_in_memory():
     b = wide[:, :4096]
     with tc.target("cpu", "sm_90a"):
         usual = kernels.plan(a, np.ascontiguousarray(b), None, None).config
-        found = kernels.plan(a, b, None, None).config
+        plan = kernels.plan(a, b, None, None).config
     assert usual.k_slabs == 1 and usual.swap_ab
-    assert found.k_slabs == 2 and found.split_k == usual.split_k
+    assert plan.k_slabs == 2 and plan.split_k == usual.split_k
     with pytest.raises(tc.ArgumentError, match="without a copy, and b has neither rows nor columns"):
         kernels.gemm(a, b, config=usual)
 

@@ -115,9 +115,9 @@ def test_parts_of_k(split_k, shape):
     steps = -(-K // 16)
     starts = tuple(part * steps // split_k * 16 for part in range(split_k))
     assert np.array_equal(kernels.gemm(a, b, config=config), sums(a, b, starts))
-    found = kernels.gemm(a, b, c, alpha=0.75, beta=3, config=config)
+    actual = kernels.gemm(a, b, c, alpha=0.75, beta=3, config=config)
     expected = fma(3.0, c, 0.75 * sums(a, b, starts)).astype(float)
-    assert np.array_equal(found, expected)
+    assert np.array_equal(actual, expected)
 
 
 def shared_sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
@@ -148,8 +148,8 @@ def test_stream_k(units, shape):
     assert plan.kernel is hopper.f64_streamk_gemm and plan.grid <= units
     expected = shared_sums(a, b, config)
     assert np.array_equal(kernels.gemm(a, b, config=config), expected)
-    found = kernels.gemm(a, b, c, beta=3, config=config, epilogue=lambda value, row, col: -value)
-    assert np.array_equal(found, -fma(3.0, c, expected).astype(float))
+    actual = kernels.gemm(a, b, c, beta=3, config=config, epilogue=lambda value, row, col: -value)
+    assert np.array_equal(actual, -fma(3.0, c, expected).astype(float))
     text = kernels.explain_bits(plan)
     assert f"{units} units of stream-K" in text and "in steps of 16" in text
 
@@ -179,10 +179,10 @@ def test_bits_of_other_kernels():
     """sm_80's instruction and kernel give the same."""
     a, b, c = matrix(70, 90), matrix(90, 46), matrix(70, 46)
     config = AmpereConfig(64, 64, 16, 32, 32, 3, split_k=2)
-    found = kernels.gemm(a, b, c, alpha=0.3, beta=0.7, config=config)
+    actual = kernels.gemm(a, b, c, alpha=0.3, beta=0.7, config=config)
     with tc.target("cpu", "sm_80"):
         assert kernels.plan(a, b, c, c.copy(), config=config).kernel is ampere.f64_gemm
-        assert np.array_equal(found, kernels.gemm(a, b, c, alpha=0.3, beta=0.7, config=config))
+        assert np.array_equal(actual, kernels.gemm(a, b, c, alpha=0.3, beta=0.7, config=config))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_epilogues(split_k, N):
     config = AmpereConfig(32, 32, 16, 16, 32, 3, split_k=split_k)
     starts = (0,) if split_k == 1 else (0, 32)
     product = fma(0.5, c, sums(a, b, starts)).astype(float)
-    found = kernels.gemm(
+    actual = kernels.gemm(
         a,
         b,
         c,
@@ -212,7 +212,7 @@ def test_epilogues(split_k, N):
         epilogue=lambda value, row, col, bias: value * 2.0 + bias[col] + row.to(tc.f64),
     )
     rows = np.arange(33.0)[:, None]
-    assert np.array_equal(found, product * 2.0 + bias + rows)
+    assert np.array_equal(actual, product * 2.0 + bias + rows)
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -223,8 +223,8 @@ def test_neither_races_nor_bank_conflicts(orders, shape):
     config = AmpereConfig(64, 32, 16, 32, 16, 3)
     plan = kernels.plan(a, b, None, d, config=config)
     arguments, options = (a, b, d, d, 1.0, 0.0), dict(plan.options)
-    found = plan.kernel.check(plan.grid, config.threads)(*arguments, **options)
-    assert not found.findings
+    result = plan.kernel.check(plan.grid, config.threads)(*arguments, **options)
+    assert not result.findings
     emulator = plan.kernel.emulator("sm_90a", profile=True)
     report = emulator[plan.grid, config.threads](*arguments, **options)
     shared = [t for (_, space, _), t in report.lines.items() if space == "shared"]

@@ -44,9 +44,9 @@ def test_indices_in_three_dimensions():
             for bx in range(3):
                 expected = np.arange(32) + 1000 * (bx + 10 * by + 100 * bz)
                 expected[0] = -2
-                found = out[block * 32 : block * 32 + 32]
+                actual = out[block * 32 : block * 32 + 32]
                 x_only = np.arange(32) % 4 // 32 * 100
-                assert np.array_equal(found, expected + x_only)
+                assert np.array_equal(actual, expected + x_only)
                 block += 1
 
 

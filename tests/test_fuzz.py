@@ -37,14 +37,14 @@ class TestProducts:
         assert {*seen} == {*product_cases.DTYPES}
 
     def test_workers_that_die_are_replaced(self):
-        found = products.Workers(2, planted.work, hang=8).run(range(8), limit=100)
-        assert {i for i, one in found.items() if one == {"hash": i}} == {0, 1, 2, 4, 6, 7}
-        assert found[3] == {"failed": "the process ended with 5"}
-        assert found[5] == {"failed": "the process ended with -9"}
+        actual = products.Workers(2, planted.work, hang=8).run(range(8), limit=100)
+        assert {i for i, one in actual.items() if one == {"hash": i}} == {0, 1, 2, 4, 6, 7}
+        assert actual[3] == {"failed": "the process ended with 5"}
+        assert actual[5] == {"failed": "the process ended with -9"}
 
     def test_a_limit_ends_the_run(self):
-        found = products.Workers(1, planted.work).run(range(5, 8), limit=0.1)
-        assert found == {}
+        actual = products.Workers(1, planted.work).run(range(5, 8), limit=0.1)
+        assert actual == {}
 
     def test_differences_are_reported(self, tmp_path, capsys):
         one = {0: {"hash": "1", "choice": "k"}, 1: {"hash": "2", "choice": "k"}, 2: {"refused": "no"}}

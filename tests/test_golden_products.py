@@ -32,8 +32,8 @@ def test_products_give_the_recorded_bits(kind):
     """Each by the kernel of its record, which is not always the one that is chosen now."""
     for index in small(kind):
         wanted = CASES[str(index)]
-        found = products.replayed(index, wanted, "cpu", SEED)
-        assert found.get("hash") == wanted["hash"], (product_cases.product(SEED, index), found)
+        actual = products.replayed(index, wanted, "cpu", SEED)
+        assert actual.get("hash") == wanted["hash"], (product_cases.product(SEED, index), actual)
 
 
 def test_which_nan_a_sum_of_two_gives():

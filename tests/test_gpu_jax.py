@@ -31,8 +31,8 @@ def test_products(shape):
     M, K, N = shape
     a, b = whole(M, K), whole(K, N)
     exact = a.astype(jnp.float32) @ b.astype(jnp.float32)
-    found = jax.jit(lambda a, b: tcj.gemm(a, b, out_dtype=jnp.float32))(a, b)
-    assert (found == jnp.asarray(np.asarray(a, np.float32) @ np.asarray(b, np.float32))).all(), exact
+    actual = jax.jit(lambda a, b: tcj.gemm(a, b, out_dtype=jnp.float32))(a, b)
+    assert (actual == jnp.asarray(np.asarray(a, np.float32) @ np.asarray(b, np.float32))).all(), exact
 
 
 def test_gradients_and_vmap():
@@ -46,7 +46,7 @@ def test_gradients_and_vmap():
 def test_the_bits_of_gemm():
     torch = pytest.importorskip("torch")
     a, b = (jax.random.normal(jax.random.key(i), (512, 512), jnp.bfloat16) for i in range(2))
-    found = jax.jit(tcj.gemm)(a, b)
+    actual = jax.jit(tcj.gemm)(a, b)
     x, y = (torch.from_numpy(np.asarray(z).view(np.int16)).view(torch.bfloat16).cuda() for z in (a, b))
     expected = kernels.gemm(x, y).view(torch.int16).cpu().numpy()
-    assert np.array_equal(np.asarray(found).view(np.int16), expected)
+    assert np.array_equal(np.asarray(actual).view(np.int16), expected)

@@ -91,8 +91,8 @@ def test_arrays_of_numba(shape):
     M, N, K = shape
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((M, K), (K, N)))
-    found = kernels.gemm(cuda.to_device(a), cuda.to_device(b)).copy_to_host()
-    assert np.allclose(found, a.astype(float) @ b, rtol=1e-4, atol=1e-3)
+    actual = kernels.gemm(cuda.to_device(a), cuda.to_device(b)).copy_to_host()
+    assert np.allclose(actual, a.astype(float) @ b, rtol=1e-4, atol=1e-3)
 
 
 @tc.kernel

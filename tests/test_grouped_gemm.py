@@ -56,8 +56,8 @@ def by_groups(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def test_grouped_products_are_exact(sizes, config, order):
     offsets = groups_of(GROUPS[sizes])
     a, b = whole(int(offsets[-1]), 136), whole(len(offsets) - 1, 136, 200, order=order)
-    found = kernels.grouped_gemm(a, b, offsets, config=HopperConfig(**GROUPED[config]))
-    assert np.array_equal(found, by_groups(a, b, offsets).astype(BF16))
+    actual = kernels.grouped_gemm(a, b, offsets, config=HopperConfig(**GROUPED[config]))
+    assert np.array_equal(actual, by_groups(a, b, offsets).astype(BF16))
 
 
 @pytest.mark.tensorcore_check
@@ -94,16 +94,16 @@ def test_groups_into_given_results():
     a, b = whole(64, 64, dtype=F16), whole(2, 64, 64, dtype=F16)
     assert kernels.grouped_gemm(a, b, offsets, out=out) is out
     assert np.array_equal(out, by_groups(a, b, offsets))
-    found = kernels.grouped_gemm(a, b, offsets, epilogue=plus_row)
-    assert np.array_equal(found, by_groups(a, b, offsets) + np.arange(64)[:, None])
+    actual = kernels.grouped_gemm(a, b, offsets, epilogue=plus_row)
+    assert np.array_equal(actual, by_groups(a, b, offsets) + np.arange(64)[:, None])
 
 
 def test_sizes_of_groups_are_those_of_each_call():
     a, b = whole(135, 64), whole(3, 64, 72)
     for sizes in ((65, 0, 70), (1, 134, 0), (0, 0, 135), (65, 0, 70)):
         offsets = groups_of(sizes)
-        found = kernels.grouped_gemm(a, b, offsets)
-        assert np.array_equal(found, by_groups(a, b, offsets).astype(BF16))
+        actual = kernels.grouped_gemm(a, b, offsets)
+        assert np.array_equal(actual, by_groups(a, b, offsets).astype(BF16))
     for wrong in ((65, 0, 71), (65, 80, -10)):
         with pytest.raises(tc.ArgumentError, match="offsets"):
             kernels.grouped_gemm(a, b, groups_of(wrong))
@@ -124,8 +124,8 @@ def test_operands_alike_are_checked_once(monkeypatch):
     for order in "CCFF":
         b, offsets = whole(2, 64, 24, order=order), groups_of((7, 70))
         for given in (None, out):
-            found = kernels.grouped_gemm(a, b, offsets, out=given)
-            assert np.array_equal(found, by_groups(a, b, offsets).astype(BF16))
+            actual = kernels.grouped_gemm(a, b, offsets, out=given)
+            assert np.array_equal(actual, by_groups(a, b, offsets).astype(BF16))
     assert len(seen) == 4
     out.flags.writeable = False
     with pytest.raises(tc.ArgumentError, match="out is read-only"):
@@ -139,8 +139,8 @@ def test_gates_alike_are_checked_once(monkeypatch):
         gate, up = ones(40, 64).T, whole(40, 64, most=1).T
         wanted = exact(x, gate) * exact(x, up) + np.arange(78)[:, None] * (finish is not None)
         for given in (None, out):
-            found = kernels.swiglu(x, gate, up, out=given, epilogue=finish)
-            assert np.array_equal(found.astype(float), wanted.astype(BF16).astype(float))
+            actual = kernels.swiglu(x, gate, up, out=given, epilogue=finish)
+            assert np.array_equal(actual.astype(float), wanted.astype(BF16).astype(float))
     assert len(seen) == 4
     with pytest.raises(tc.ArgumentError, match="x is None"):
         kernels.swiglu(None, gate, up)
@@ -216,26 +216,26 @@ def by_parts_of_k(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarr
 def test_groups_along_k(sizes, config):
     offsets = groups_of(GROUPS[sizes])
     a, b = whole(136, int(offsets[-1]), order="F"), whole(int(offsets[-1]), 200)
-    found = kernels.k_grouped_gemm(a, b, offsets, config=K_GROUPED[config])
-    assert np.array_equal(found, by_parts_of_k(a, b, offsets).astype(BF16))
+    actual = kernels.k_grouped_gemm(a, b, offsets, config=K_GROUPED[config])
+    assert np.array_equal(actual, by_parts_of_k(a, b, offsets).astype(BF16))
 
 
 def test_groups_along_k_share_few_blocks():
     """Tiles of groups of different lengths, one after the other in the same blocks."""
     config, offsets = HopperConfig(BM=64, BN=64, stages=3), groups_of((70, 0, 1, 200, 64, 0))
     a, b, d = whole(72, 335, order="F"), whole(335, 136), np.full((6, 72, 136), 99, BF16)
-    found = k_grouped_gemm_kernel.check(2, config.threads)(a, b, offsets, d, config=config)
-    assert not found.findings
-    assert np.array_equal(found.arguments["d"].astype(float), by_parts_of_k(a, b, offsets))
+    result = k_grouped_gemm_kernel.check(2, config.threads)(a, b, offsets, d, config=config)
+    assert not result.findings
+    assert np.array_equal(result.arguments["d"].astype(float), by_parts_of_k(a, b, offsets))
 
 
 def test_a_group_along_k_reads_nothing_of_its_neighbours():
     offsets = groups_of((50, 14, 71))
     a, b = whole(72, 135, order="F"), whole(135, 72)
     a[:, 64:], b[64:] = np.inf, np.nan
-    found = kernels.k_grouped_gemm(a, b, offsets).astype(float)
-    assert np.array_equal(found[:2], by_parts_of_k(a[:, :64], b[:64], offsets[:3]))
-    assert np.isnan(found[2]).all()
+    actual = kernels.k_grouped_gemm(a, b, offsets).astype(float)
+    assert np.array_equal(actual[:2], by_parts_of_k(a[:, :64], b[:64], offsets[:3]))
+    assert np.isnan(actual[2]).all()
 
 
 COPIED: dict[str, tuple[Any, Any, list[str]]] = {
@@ -263,8 +263,8 @@ def test_groups_along_k_copy_what_they_cannot_read(case):
     offsets = groups_of((7, 0, 33))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = kernels.k_grouped_gemm(a, b, offsets)
-    assert np.array_equal(found, by_parts_of_k(a, b, offsets).astype(BF16))
+        actual = kernels.k_grouped_gemm(a, b, offsets)
+    assert np.array_equal(actual, by_parts_of_k(a, b, offsets).astype(BF16))
     assert len(caught) == len(texts)
     for warning, text in zip(caught, texts, strict=True):
         assert warning.category is tc.PerformanceWarning and warning.filename == __file__
@@ -346,19 +346,19 @@ def test_gates_that_are_open(name, K):
 def test_swiglu_agrees_with_float64(dtype):
     x, gate, up = (RNG.standard_normal((n, 64)).astype(dtype) / 4 for n in (72, 40, 40))
     out = np.empty((72, 40), dtype)
-    found = kernels.swiglu(x, gate.T, up.T, out=out)
-    assert found is out
+    actual = kernels.swiglu(x, gate.T, up.T, out=out)
+    assert actual is out
     y = exact(x, gate.T)
     wanted = y / (1 + np.exp(-y)) * exact(x, up.T)
-    assert np.allclose(found.astype(float), wanted, rtol=2.0**-7, atol=1e-4)
+    assert np.allclose(actual.astype(float), wanted, rtol=2.0**-7, atol=1e-4)
 
 
 def test_gates_are_finished():
     x, gate, up = ones(72, 64), ones(40, 64).T, whole(40, 64, most=1).T
     plain = exact(x, gate) * exact(x, up)
-    found = kernels.swiglu(x, gate, up, epilogue=plus_row)
+    actual = kernels.swiglu(x, gate, up, epilogue=plus_row)
     rows = np.arange(72)[:, None]
-    assert np.array_equal(found.astype(float), (plain + rows).astype(BF16).astype(float))
+    assert np.array_equal(actual.astype(float), (plain + rows).astype(BF16).astype(float))
 
 
 BAD_GATES: list[Any] = [

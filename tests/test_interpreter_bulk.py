@@ -406,13 +406,13 @@ class TestClusters:
         with tc.target("cpu", "sm_90a"):
             hopper.ranks.configured(grid, 32, cluster=cluster)(out)
         for z, y, x in np.ndindex(2, 6, 4):
-            found = out[(z * 6 + y) * 4 + x].tolist()
-            assert found[:3] == [x, y, z]
-            assert found[3:6] == [x // 2, y // 3, z]
-            assert found[6:9] == [2, 2, 2]
-            assert found[9:12] == [x % 2, y % 3, 0]
-            assert found[12:15] == [2, 3, 1]
-            assert found[15:] == [y % 3 * 2 + x % 2, 6]
+            actual = out[(z * 6 + y) * 4 + x].tolist()
+            assert actual[:3] == [x, y, z]
+            assert actual[3:6] == [x // 2, y // 3, z]
+            assert actual[6:9] == [2, 2, 2]
+            assert actual[9:12] == [x % 2, y % 3, 0]
+            assert actual[12:15] == [2, 3, 1]
+            assert actual[15:] == [y % 3 * 2 + x % 2, 6]
 
     def test_messages_name_blocks_of_clusters(self):
         geometry = Geometry((4, 6, 2), (20, 1, 1), 6, 12, 0, 0, 32, (2, 3, 1))

@@ -178,8 +178,8 @@ def test_sparse_mma_is_the_manuals():
 
 
 def test_block_scaled_mma_is_the_manuals():
-    found = members("mma", "block_scale", "sp.block_scale")
-    same_forms((f.mnemonic for f in found), [m for m, *_ in manual.scaled_forms()])
+    family = members("mma", "block_scale", "sp.block_scale")
+    same_forms((f.mnemonic for f in family), [m for m, *_ in manual.scaled_forms()])
     for mnemonic, counts, values in manual.scaled_forms():
         instr = isa.instruction(mnemonic)
         assert registers(instr) == counts, mnemonic
@@ -200,15 +200,15 @@ def test_wmma_is_the_manuals():
 
 
 def test_wgmma_is_the_manuals():
-    found = members("wgmma", "", "sp")
+    family = members("wgmma", "", "sp")
     expected = dict(manual.wgmma_forms())
     for source in ("", "registers"):
-        these = [f for f in found if f.params.get("source", "") == source]
+        these = [f for f in family if f.params.get("source", "") == source]
         same_forms((f.ptx for f in these), [m for m, _ in manual.wgmma_forms()])
         for instr in these:
             assert registers(instr, "d") == registers(instr, "c") == (expected[instr.ptx],)
             assert not source or instr.a.registers == 4
-    for instr in found:
+    for instr in family:
         assert instr.requires.archs() == ["sm_90a"]
 
 
@@ -559,13 +559,13 @@ def test_metadata_that_mean_nothing_are_reported():
 def test_scales_come_from_the_lanes_and_bytes_that_selectors_name():
     lanes = np.arange(32, dtype=np.uint32)
     words = np.tile((lanes * 4) | (lanes * 4 + 1) << 8 | (lanes * 4 + 2) << 16 | (lanes * 4 + 3) << 24, 2)
-    found = block_scale.scales(Warps(), 2, words, 2, 1, words, 0, 3)
+    actual = block_scale.scales(Warps(), 2, words, 2, 1, words, 0, 3)
     for line in range(16):
         lane = 4 * (line % 8) + 2 + line // 8
-        assert found["scale_a"][0, line].tolist() == [4 * lane + 2, 4 * lane + 3]
+        assert actual["scale_a"][0, line].tolist() == [4 * lane + 2, 4 * lane + 3]
     for column in range(8):
         lane = 4 * column + 3
-        assert found["scale_b"][1, :, column].tolist() == [4 * lane, 4 * lane + 1]
+        assert actual["scale_b"][1, :, column].tolist() == [4 * lane, 4 * lane + 1]
 
 
 def shuffled(mode: str, b: int, c: int, lane: int) -> tuple[int, bool]:

@@ -132,9 +132,9 @@ def test_vmap_of_a_product(axes, arch):
     a = whole(*[3] * (axes[0] == 0), 32, 64)
     b = whole(*[3] * (axes[1] == 0), 64, 48)
     with tc.target("cpu", arch):
-        found = jax.vmap(tcj.gemm, axes)(a, b)
+        actual = jax.vmap(tcj.gemm, axes)(a, b)
     expected = a.astype(jnp.float32) @ b.astype(jnp.float32)
-    assert found.shape == (3, 32, 48) and (found == expected.astype(jnp.bfloat16)).all()
+    assert actual.shape == (3, 32, 48) and (actual == expected.astype(jnp.bfloat16)).all()
 
 
 def test_gradients_under_vmap():
@@ -148,8 +148,8 @@ def test_gradients_under_vmap():
 def test_a_batch_and_one_matrix():
     a, b = whole(3, 32, 64), whole(64, 48)
     assert tcj.gemm(a, b).shape == (3, 32, 48)
-    found = jax.grad(lambda b: tcj.gemm(a, b).astype(jnp.float32).sum())(b)
-    assert (found == a.astype(jnp.float32).sum((0, 1))[:, None]).all()
+    actual = jax.grad(lambda b: tcj.gemm(a, b).astype(jnp.float32).sum())(b)
+    assert (actual == a.astype(jnp.float32).sum((0, 1))[:, None]).all()
 
 
 def test_products_that_are_refused():

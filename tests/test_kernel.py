@@ -298,8 +298,8 @@ def test_resources():
         tc.barrier()
         x[tc.threadIdx.x] = tile[0, 31 - tc.threadIdx.x]
 
-    found = tiles.resources(X, arch="sm_90a")
-    assert found.shared_bytes == 12800 and found.registers > 0 and found.spill_stores == 0
+    resources = tiles.resources(X, arch="sm_90a")
+    assert resources.shared_bytes == 12800 and resources.registers > 0 and resources.spill_stores == 0
     assert tiles.cubin(X, arch="sm_90a")[:4] == b"\x7fELF"
 
 

@@ -199,9 +199,9 @@ def test_everything_comes_back(directory):
         ),
     )
     kernel_cache.store("ab" * 32, made, diagnostics)
-    found = kernel_cache.load("ab" * 32)
-    assert found == (made, diagnostics)
-    assert [m.loc for m in found[0].tensor_maps] == [m.loc for m in made.tensor_maps]
+    actual = kernel_cache.load("ab" * 32)
+    assert actual == (made, diagnostics)
+    assert [m.loc for m in actual[0].tensor_maps] == [m.loc for m in made.tensor_maps]
     assert kernel_cache.load("cd" * 32) is None
 
 
@@ -732,9 +732,9 @@ def test_versions_of_numpy_count(monkeypatch):
 
 
 def test_modules_of_distributions_with_other_names():
-    found = distributions.versions_behind("xdist")
-    assert found is not None and any(x.startswith("pytest-xdist ") for x in found)
-    assert any(x.startswith("execnet ") for x in found), "what it requires"
+    actual = distributions.versions_behind("xdist")
+    assert actual is not None and any(x.startswith("pytest-xdist ") for x in actual)
+    assert any(x.startswith("execnet ") for x in actual), "what it requires"
     assert distributions.versions_behind("tests") is None
 
 

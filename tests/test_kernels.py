@@ -45,8 +45,8 @@ def test_all_layouts(dtype, orders):
 def test_alpha_beta_c(dtype):
     a, b = whole(33, 16, dtype=dtype), whole(16, 20, dtype=dtype)
     c = whole(33, 20, dtype=np.int32 if dtype == np.int8 else dtype)
-    found = kernels.gemm(a, b, c, alpha=2, beta=-3)
-    assert np.array_equal(found.astype(np.float64), 2 * exact(a, b) - 3 * c.astype(np.float64))
+    actual = kernels.gemm(a, b, c, alpha=2, beta=-3)
+    assert np.array_equal(actual.astype(np.float64), 2 * exact(a, b) - 3 * c.astype(np.float64))
     assert np.array_equal(kernels.gemm(a, b, c), (exact(a, b) + c.astype(np.float64)))
 
 
@@ -301,11 +301,11 @@ def test_wgmma_kernels_neither_spill_nor_serialise(name, dtype, out, variant, cl
     d = np.zeros((512, 512), out)
     precision = "tf32" if name.startswith("tf32") else None
     chosen = plan(a, b, None, d, precision=precision, config=HopperConfig(cluster_m=cluster_m))
-    found = chosen.kernel.resources(
+    resources = chosen.kernel.resources(
         a, b, d, d, 1.0, 0.0, arch="sm_90a", config=chosen.config, traits=HopperTraits(**variant)
     )
-    assert not found.warnings
-    assert found.spill_stores == found.spill_loads == 0
+    assert not resources.warnings
+    assert resources.spill_stores == resources.spill_loads == 0
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120a"])

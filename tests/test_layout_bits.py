@@ -133,10 +133,10 @@ def test_a_product_without_terms_rounds_as_kernels_do():
     c = np.full((3, 5), 2049 / 2048, np.float16)
     with tc.target("cpu", "sm_90a"):
         for out_dtype in (np.float16, np.float32):
-            found = kernels.gemm(a, b, c, beta=1 / 3, out_dtype=out_dtype)
+            actual = kernels.gemm(a, b, c, beta=1 / 3, out_dtype=out_dtype)
             zeros = np.zeros((3, 1), np.float16), np.zeros((1, 5), np.float16)
             one = kernels.gemm(*zeros, c, beta=1 / 3, out_dtype=out_dtype)
-            assert found.tobytes() == one.tobytes() and found.dtype == out_dtype
+            assert actual.tobytes() == one.tobytes() and actual.dtype == out_dtype
         bytes_ = np.full((3, 5), 100, np.int8)
-        found = kernels.gemm(np.zeros((3, 0), "i1"), np.zeros((0, 5), "i1"), bytes_, beta=300)
-    assert (found == 30000).all()
+        actual = kernels.gemm(np.zeros((3, 0), "i1"), np.zeros((0, 5), "i1"), bytes_, beta=300)
+    assert (actual == 30000).all()

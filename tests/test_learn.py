@@ -80,9 +80,9 @@ def test_stored_trees_answer_as_those_that_were_grown():
 def test_thresholds_part_all_values_of_a_feature():
     assert learn.thresholds_of(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [1.5, 2.5]
     many = np.random.default_rng(0).random(5000)
-    found = learn.thresholds_of(many)
-    assert 200 < len(found) <= 255 and np.all(np.diff(found) > 0)
-    assert np.bincount(np.searchsorted(found, many)).max() < 40
+    actual = learn.thresholds_of(many)
+    assert 200 < len(actual) <= 255 and np.all(np.diff(actual) > 0)
+    assert np.bincount(np.searchsorted(actual, many)).max() < 40
 
 
 def made_up(slow: dict[Any, float]) -> learn.Timings:

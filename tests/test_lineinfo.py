@@ -87,8 +87,8 @@ class TestText:
 
         inner = ".loc 1 2 1, function_name $function1, inlined_at 1 5 1"
         outer = ".loc 1 5 1, function_name $function0, inlined_at 1"
-        found = directives(adding(chain(9), chain(10), chain(9)))[1:]
-        assert found == [
+        actual = directives(adding(chain(9), chain(10), chain(9)))[1:]
+        assert actual == [
             ".loc 1 9 1",
             f"{outer} 9 1",
             inner,

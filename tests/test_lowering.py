@@ -152,8 +152,8 @@ def test_parts_of_arrays(order, first, last):
     rows = np.array(np.arange(15).reshape(3, 5), np.uint8, order=order)
     mask = np.arange(5) == 2
     same = rows.copy(order)
-    found = parts(Table(rows, np.array([100])), mask, first, last)
-    assert found == (101 + 10 * mask[first:last].any(), 0xFFFF + 15)
+    actual = parts(Table(rows, np.array([100])), mask, first, last)
+    assert actual == (101 + 10 * mask[first:last].any(), 0xFFFF + 15)
     same[0] = same[1]
     same[1, first:last], same[2] = 7, 0
     assert (rows == same).all()

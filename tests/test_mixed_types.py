@@ -133,13 +133,13 @@ def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch):
     second = lambda launch: 2.0 - (launch.keywords["config"] == config)
     with tc.target("cpu", "sm_89"):
         other = kernels.plan(a, b, None, None).config
-        found = kernels.tune(a, b, timer=second, device="mine", candidates=[other, config], remember=False)
-        assert found.best == config != other
+        tuning = kernels.tune(a, b, timer=second, device="mine", candidates=[other, config], remember=False)
+        assert tuning.best == config != other
         assert kernels.tune(a, b, timer=lambda launch: 1.0, device="mine", remember=False).trials
         monkeypatch.setattr(choice, "current_target", lambda: "cuda")
         monkeypatch.setattr(tuning_cache, "device_name", lambda: "mine")
-        monkeypatch.setattr(tuning_cache, "entries", lambda: [found.key])
-        monkeypatch.setattr(tuning_cache, "recall", {found.key: config}.get)
+        monkeypatch.setattr(tuning_cache, "entries", lambda: [tuning.key])
+        monkeypatch.setattr(tuning_cache, "recall", {tuning.key: config}.get)
         assert kernels.plan(a, b, None, None).config == config
 
 

@@ -84,8 +84,8 @@ def test_explore_finds_the_hang_that_only_some_orders_have():
     group = museum.exhibit("flashinfer_3615").module.group
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     group.emulator("sm_90a")[2, 32](*words, fixed=False)
-    found = group.explore(10, arch="sm_90a")[2, 32](*(word * 0 for word in words), fixed=False)
-    assert isinstance(found.error, tc.Deadlock)
+    exploration = group.explore(10, arch="sm_90a")[2, 32](*(word * 0 for word in words), fixed=False)
+    assert isinstance(exploration.error, tc.Deadlock)
 
 
 def test_there_are_exhibits_of_every_kind():

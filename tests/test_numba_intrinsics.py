@@ -62,13 +62,13 @@ def test_a_product_is_one_statement(name, arch):
     instr = isa.instruction(name)
     function, arguments = kernel_of([instr])
     text = compiled(function, *arguments, arch=arch)
-    found = statements(text, re.escape(instr.ptx))
-    assert len(found) == 1
+    actual = statements(text, re.escape(instr.ptx))
+    assert len(actual) == 1
     if "wgmma" in name:  # names the registers that it writes alone
-        many = "{" + ", ".join(re.findall(r"%\w+", found[0])[: instr.d.registers]) + "}"
-        assert found[0].startswith(f"{instr.ptx} {many}, ")
+        many = "{" + ", ".join(re.findall(r"%\w+", actual[0])[: instr.d.registers]) + "}"
+        assert actual[0].startswith(f"{instr.ptx} {many}, ")
     else:
-        assert re.fullmatch(pattern_of(instr), found[0]), found[0]
+        assert re.fullmatch(pattern_of(instr), actual[0]), actual[0]
 
 
 def test_the_pattern_refuses_other_texts():
@@ -128,9 +128,9 @@ def test_who_orders_memory(name, orders_memory):
 def test_wgmma_adds_to_the_registers_it_is_given(source):
     """D's registers hold C: its inputs are tied to the outputs, in order."""
     instr = isa.instruction(f"wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16{source}")
-    found = assembly.assembly(instr, _fixed(instr, {})).constraints.split(",")
-    assert found[:8] == ["=f"] * 8 and found[8:16] == [str(i) for i in range(8)]
-    assert found[16:] == ["r"] * 4 * bool(source) + ["l"] * (1 if source else 2) + ["r", "~{memory}"]
+    actual = assembly.assembly(instr, _fixed(instr, {})).constraints.split(",")
+    assert actual[:8] == ["=f"] * 8 and actual[8:16] == [str(i) for i in range(8)]
+    assert actual[16:] == ["r"] * 4 * bool(source) + ["l"] * (1 if source else 2) + ["r", "~{memory}"]
 
 
 # -- memory --------------------------------------------------------------------------------------

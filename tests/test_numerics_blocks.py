@@ -429,8 +429,8 @@ def test_words_in_shared_memory_are_read_in_fours():
     """Lines along K, and B with the columns as neighbours."""
     p, maps = layouts.prepared(isa.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16"))
     for packed, of_b in (("ab", block_code.ROWS), ("a", block_code.ACROSS)):
-        found = kinds_of(p, dataclasses.replace(maps, packed=frozenset(packed)))
-        assert found == {"a": {block_code.ROWS}, "b": {of_b}, "c": {block_code.RUN}, "d": {block_code.RUN}}
+        actual = kinds_of(p, dataclasses.replace(maps, packed=frozenset(packed)))
+        assert actual == {"a": {block_code.ROWS}, "b": {of_b}, "c": {block_code.RUN}, "d": {block_code.RUN}}
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,11 @@ class TestProducts:
     def test_have_the_same_bits(self, kind, arch, three, monkeypatch):
         a, b = matrices(kind, (300, 128), (272, 128))
         with tc.target("cpu", arch):
-            found = kernels.gemm(a, b.T)
+            actual = kernels.gemm(a, b.T)
             assert three and set(three) <= {1, 2, 3}
             monkeypatch.setenv(processes.VARIABLE, "off")
             three.clear()
-            assert found.tobytes() == kernels.gemm(a, b.T).tobytes()
+            assert actual.tobytes() == kernels.gemm(a, b.T).tobytes()
             assert not three
 
     def test_c_may_be_overwritten_within_a_larger_array(self, three, monkeypatch):
@@ -92,10 +92,10 @@ class TestProducts:
                 kernels.gemm(a, b.T, c=out, beta=0.5, out=out)
             return whole
 
-        found = product()
+        actual = product()
         assert three
         monkeypatch.setenv(processes.VARIABLE, "off")
-        assert found.tobytes() == product().tobytes()
+        assert actual.tobytes() == product().tobytes()
 
 
 class TestLaunches:

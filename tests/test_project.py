@@ -60,14 +60,14 @@ def test_emulation_needs_no_cuda_package(tmp_path):
     """A machine with the plain requirements imports the package and runs kernels."""
     script = tmp_path / "plain.py"  # kernels are read from files
     script.write_text(BLOCKED)
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert found.stdout.endswith("done\n"), found.stderr
+    assert process.stdout.endswith("done\n"), process.stderr
 
 
 LIGHT = """
@@ -89,13 +89,13 @@ def test_the_import_is_light(tmp_path):
     """What takes long to import is imported where it is used; the name of an entry needs none."""
     script = tmp_path / "light.py"
     script.write_text(LIGHT)
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_CACHE": str(tmp_path)},
     )
-    assert found.returncode == 0 and found.stdout == "\n", found.stdout + found.stderr
+    assert process.returncode == 0 and process.stdout == "\n", process.stdout + process.stderr
 
 
 def project():

@@ -174,8 +174,8 @@ ORDERED = """
 def test_explore_finds_another_order():
     x = np.zeros(1, np.uint32)
     kernel = ptx.load(ORDERED).last
-    found = kernel.explore(10)[1, 64](x)
-    assert not found.ok and "x" in str(found) and x[0] == 0, "copies of the arrays"
+    exploration = kernel.explore(10)[1, 64](x)
+    assert not exploration.ok and "x" in str(exploration) and x[0] == 0, "copies of the arrays"
     assert kernel.explore(3)[1, 1](x).ok
     with pytest.raises(tc.ArgumentError, match="the number of orders"):
         kernel.explore(0)

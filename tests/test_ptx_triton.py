@@ -129,10 +129,10 @@ def test_an_access_out_of_bounds_is_at_its_line_of_python() -> None:
 def test_explore() -> None:
     """The first order lets the last block be the last; another one does not."""
     out, kernel = np.zeros(1, np.int32), tc.ptx.from_triton(kernels.last_block)
-    found = kernel.explore(20)[4](out)
-    assert [d.argument for d in found.differences] == ["out"] and not out.any()
-    kernel.emulator(order=found.order)[4](out)
-    assert out[0] == found.differences[0].found != 3
+    exploration = kernel.explore(20)[4](out)
+    assert [d.argument for d in exploration.differences] == ["out"] and not out.any()
+    kernel.emulator(order=exploration.order)[4](out)
+    assert out[0] == exploration.differences[0].found != 3
     x = np.arange(300, dtype=np.int32)
     assert tc.ptx.from_triton(kernels.tuned_add).explore(3)[lambda meta: (-(-300 // meta["BLOCK"]),)](
         x, x, x * 0, 300
@@ -181,9 +181,9 @@ def test_a_deleted_synchronisation_is_reported_at_the_line(
     name: str, arch: str, nth: int, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(text: str) -> tc.ptx.Module:
-        found = re.search(r"\.entry (\w+)\(", text)
-        assert found
-        return load(without(text, found[1], nth))
+        match = re.search(r"\.entry (\w+)\(", text)
+        assert match
+        return load(without(text, match[1], nth))
 
     monkeypatch.setattr(triton_kernels, "load", changed)
     monkeypatch.setattr(triton_kernels, "_loaded", triton_kernels._loaded.__wrapped__)

@@ -273,8 +273,8 @@ def test_regions_give_what_single_steps_give(kernel, threads, monkeypatch):
 
 @pytest.mark.parametrize("kernel", MISTAKES, ids=lambda kernel: kernel.__name__)
 def test_the_mistakes_are_found(kernel, monkeypatch):
-    found = outcome(kernel, 128, monkeypatch, False, True)
-    assert found == ("an error",) or found[1] or (kernel is together_alike and found[2])
+    actual = outcome(kernel, 128, monkeypatch, False, True)
+    assert actual == ("an error",) or actual[1] or (kernel is together_alike and actual[2])
 
 
 @pytest.mark.parametrize("kernel", CORRECT, ids=lambda kernel: kernel.__name__)

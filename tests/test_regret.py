@@ -21,17 +21,17 @@ PROMOTED = Case("e4m3", 512, 2048, 4096, precise=True)
 @pytest.mark.parametrize("case", [FEW_ROWS, PROMOTED, Case("tf32", 300, 300, 300)], ids=str)
 def test_plausible_configurations_are_measured(case):
     """The choice comes first; the others are of many kinds, and differ."""
-    found = regret.configurations(case, 8)
-    assert found[0] == regret.chosen(case)
-    assert len(found) == len(set(found)) >= 8
-    assert len({regret.kind_of(config) for config in found}) >= 4
+    configs = regret.configurations(case, 8)
+    assert configs[0] == regret.chosen(case)
+    assert len(configs) == len(set(configs)) >= 8
+    assert len({regret.kind_of(config) for config in configs}) >= 4
 
 
 def test_both_families_are_measured_where_either_may_be_faster():
     """Lines of 1001 elements need copies for wgmma; rows of a single vector have own kernels."""
     for case in (Case("tf32", 46, 1000, 1001), Case("bf16", 46, 1000, 1001)):
-        found = regret.configurations(case, 4)
-        assert {type(config) for config in found} == {HopperConfig, AmpereConfig}
+        configs = regret.configurations(case, 4)
+        assert {type(config) for config in configs} == {HopperConfig, AmpereConfig}
     assert any(
         c.is_of_vectors
         for c in regret.configurations(Case("tf32", 1, 4096, 4097), 4)

@@ -143,14 +143,14 @@ class TestRegisters:
         ],
     )
     def test_setmaxnreg(self, constants, expected):
-        found = re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+)", self.ptx(**constants))
-        assert [(way, int(count)) for way, count in found] == expected
+        matches = re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+)", self.ptx(**constants))
+        assert [(way, int(count)) for way, count in matches] == expected
 
     def test_the_assembler_gives_what_the_language_counts_on(self):
         lines = ArrayType(tc.s32, 2, (False, True), 16)
-        found = by_roles.resources(lines, lines, arch="sm_90a")
-        assert found.registers == 168
-        assert not found.warnings
+        resources = by_roles.resources(lines, lines, arch="sm_90a")
+        assert resources.registers == 168
+        assert not resources.warnings
 
     def test_a_bound_on_registers_counts(self):
         bounded = tc.kernel(by_roles.function, max_registers=128)

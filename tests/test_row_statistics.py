@@ -213,9 +213,9 @@ def test_sums_are_added_in_the_documented_order(name):
 def test_arrays_for_both_results():
     a, b = whole(2, 40, 64), whole(64, 48, order="F")
     d, statistics = np.empty((2, 40, 48), F32), np.empty((40, 2, 2), F32).T
-    found = kernels.gemm(a, b, row_reductions=(SUM, MOST), out=d, row_out=statistics, config=small())
-    assert found[0] is d
-    assert found[1] is statistics
+    actual = kernels.gemm(a, b, row_reductions=(SUM, MOST), out=d, row_out=statistics, config=small())
+    assert actual[0] is d
+    assert actual[1] is statistics
     assert np.array_equal(statistics, [d.sum(2), d.max(2)])
 
 
@@ -226,8 +226,8 @@ def test_what_was_prepared_is_told_apart():
     room = np.empty((48, 48), F32)
     for _ in range(2):
         for rows, value in (((SUM,), d.sum(1)), ((MOST,), d.max(1)), ((LEAST,), d.min(1))):
-            found = kernels.gemm(a, b, row_reductions=rows, config=small(), out_dtype=tc.f32)[1]
-            assert np.array_equal(found[0], value)
+            actual = kernels.gemm(a, b, row_reductions=rows, config=small(), out_dtype=tc.f32)[1]
+            assert np.array_equal(actual[0], value)
         many = (SUM,) * 48
         statistics = kernels.gemm(
             a, b, row_reductions=many[:1], row_out=room[:1], config=small(), out_dtype=tc.f32

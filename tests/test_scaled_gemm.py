@@ -78,8 +78,8 @@ def test_promoted_tiles(config):
     """Whole numbers: exact in any order, in parts of any width."""
     a = RNG.integers(-3, 4, (300, 192)).astype(E4M3)
     b = np.asfortranarray(RNG.integers(-3, 4, (192, 271)).astype(E4M3))
-    found = on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=config)
-    assert np.array_equal(found, a.astype(np.float64) @ b.astype(np.float64))
+    actual = on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=config)
+    assert np.array_equal(actual, a.astype(np.float64) @ b.astype(np.float64))
 
 
 def test_tiles_that_cannot_be_promoted():
@@ -147,18 +147,18 @@ def test_scaled_products(dtype, shape):
     a, b = normal(M, K, dtype=dtype), normal(K, N, dtype=dtype, order="F")
     a_scales = RNG.uniform(0.5, 2, (M, -(-K // 128))).astype(np.float32)
     b_scales = RNG.uniform(0.5, 2, (-(-N // 128), -(-K // 128))).astype(np.float32).T
-    found = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32)
+    actual = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32)
     left = a.astype(np.float64) * whole(a_scales, (M, K), 1)
     right = b.astype(np.float64) * whole(b_scales, (K, N), 128)
-    assert (np.abs(found - left @ right) <= SLACK * (abs(left) @ abs(right))).all()
+    assert (np.abs(actual - left @ right) <= SLACK * (abs(left) @ abs(right))).all()
 
 
 def test_scales_of_one_change_nothing():
     a, b = normal(100, 256, dtype=E4M3), normal(256, 144, dtype=E4M3, order="F")
     ones = np.ones((100, 2), np.float32), np.ones((2, 2), np.float32)
-    found = on_hopper(kernels.scaled_gemm, a, b, *ones, epilogue=lambda v, row, col: v + 1)
+    actual = on_hopper(kernels.scaled_gemm, a, b, *ones, epilogue=lambda v, row, col: v + 1)
     wanted = on_hopper(kernels.gemm, a, b, epilogue=lambda v, row, col: v + 1)
-    assert found.dtype == BF16 and found.tobytes() == wanted.tobytes()
+    assert actual.dtype == BF16 and actual.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("width", [64, 128, 192, 256])
@@ -169,9 +169,9 @@ def test_each_block_has_its_scale(width):
     a_scales = np.exp2(RNG.integers(-2, 3, (130, 3))).astype(np.float32)
     b_scales = np.exp2(RNG.integers(-2, 3, (3, 4))).astype(np.float32)
     config = HopperConfig(BN=width, stages=2)
-    found = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config)
+    actual = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config)
     left = a.astype(np.float64) * whole(a_scales, a.shape, 1)
-    assert np.array_equal(found, left @ (b.astype(np.float64) * whole(b_scales, b.shape, 128)))
+    assert np.array_equal(actual, left @ (b.astype(np.float64) * whole(b_scales, b.shape, 128)))
 
 
 def scaled(**changes: Any) -> Any:
@@ -226,9 +226,9 @@ def test_requantised_products_are_scaled_and_rounded(by_column, shape):
     M, N, K = shape
     a, b = bytes_(M, K), bytes_(K, N, "F")
     scale = RNG.uniform(1e-4, 1e-3, N).astype(np.float32) if by_column else 4e-4
-    found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=-3)
-    assert np.array_equal(found, rounded(a, b, scale, -3))
-    assert -128 < int(np.median(found)) < 127
+    actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=-3)
+    assert np.array_equal(actual, rounded(a, b, scale, -3))
+    assert -128 < int(np.median(actual)) < 127
 
 
 NEAR = 2.0**-52  # of a half: the next number of f64
@@ -250,12 +250,12 @@ def test_each_value_is_rounded_once(zero):
         1e39,
     ]
     for scale in scales:
-        found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
-        assert np.array_equal(found, rounded(a, b, scale, zero)), scale
+        actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+        assert np.array_equal(actual, rounded(a, b, scale, zero)), scale
     by_column = np.array([0.5, 1.5, 0.1, 0.05, 5e-4, 1e-42, 1e38, -0.5] * 2, np.float32)
     by_column[8:] = np.nextafter(by_column[8:], np.float32(np.inf))
-    found = on_hopper(kernels.requantised_gemm, a, b, by_column, zero=zero)
-    assert np.array_equal(found, rounded(a, b, by_column, zero))
+    actual = on_hopper(kernels.requantised_gemm, a, b, by_column, zero=zero)
+    assert np.array_equal(actual, rounded(a, b, by_column, zero))
 
 
 def test_large_sums_are_rounded_once():
@@ -265,9 +265,9 @@ def test_large_sums_are_rounded_once():
     a[:, -1], b[-1] = 1, np.arange(-8, 8)
     total = 127 * 127 * 2064
     for scale in (8.5 / total, -8.5 / total, 0.5 / total, 126.5 / total):
-        found = on_hopper(kernels.requantised_gemm, a, b, scale)
+        actual = on_hopper(kernels.requantised_gemm, a, b, scale)
         wanted = rounded(a, b, scale, 0.0)
-        assert np.array_equal(found, wanted) and len(np.unique(wanted)) == 2
+        assert np.array_equal(actual, wanted) and len(np.unique(wanted)) == 2
 
 
 def test_scale_and_zero_are_those_of_each_call():
@@ -275,24 +275,24 @@ def test_scale_and_zero_are_those_of_each_call():
     vectors = [RNG.uniform(1e-4, 1e-3, 48).astype(np.float32) for _ in range(2)]
     for scale in (4e-4, 5e-4, 4e-4, *vectors):
         for zero in (1, 2):
-            found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
-            assert np.array_equal(found, rounded(a, b, scale, zero))
+            actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+            assert np.array_equal(actual, rounded(a, b, scale, zero))
 
 
 def test_numbers_of_numpy():
     a, b = bytes_(32, 64), bytes_(64, 48, "F")
     for scale, zero in ((np.float32(4e-4), np.int8(-3)), (np.int64(1), np.float16(0.5))):
-        found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
-        assert np.array_equal(found, rounded(a, b, scale, float(zero)))
+        actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+        assert np.array_equal(actual, rounded(a, b, scale, float(zero)))
 
 
 def test_halves_and_ends():
     a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
     a[:, 0], b[0, :6] = 1, [1, 3, 5, -1, 127, -128]
-    found = on_hopper(kernels.requantised_gemm, a, b, 0.5)
-    assert found[0, :6].tolist() == [0, 2, 2, 0, 64, -64]
-    found = on_hopper(kernels.requantised_gemm, a, b, 2, out=np.empty((16, 16), np.int8))
-    assert found[0, 4:6].tolist() == [127, -128]
+    actual = on_hopper(kernels.requantised_gemm, a, b, 0.5)
+    assert actual[0, :6].tolist() == [0, 2, 2, 0, 64, -64]
+    actual = on_hopper(kernels.requantised_gemm, a, b, 2, out=np.empty((16, 16), np.int8))
+    assert actual[0, 4:6].tolist() == [127, -128]
 
 
 BYTE = np.zeros((64, 64), np.int8)
@@ -346,7 +346,7 @@ def test_neither_spills_nor_serialises(name, kernel, config):
         block_fp8_gemm: (a, b, *scales, d),
         requantised_s8_gemm: (a, b, d, np.ones(512, np.float32), 0.0),
     }[kernel]
-    found = kernel.resources(*operands, arch="sm_90a", config=config, traits=HopperTraits())
-    assert not found.warnings
-    assert found.spill_stores == found.spill_loads == 0
-    assert found.shared_bytes <= SMEM_BYTES
+    resources = kernel.resources(*operands, arch="sm_90a", config=config, traits=HopperTraits())
+    assert not resources.warnings
+    assert resources.spill_stores == resources.spill_loads == 0
+    assert resources.shared_bytes <= SMEM_BYTES

@@ -105,8 +105,8 @@ def test_a_broken_page_fails_the_site(tmp_path, text, complaint):
     for name, content in pages.items():
         (tmp_path / name).write_text(content)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", tmp_path, tmp_path / "out"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert complaint in found.stderr and (found.returncode == 0) == (not complaint), found.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert complaint in process.stderr and (process.returncode == 0) == (not complaint), process.stderr
 
 
 # -- reference -------------------------------------------------------------------------------------

@@ -58,25 +58,25 @@ def test_the_largest_are_kept(dtype, shape):
 
 def test_of_equals_the_first_are_kept():
     a = np.array([[1, -1, 1, 1, 0, 2, -2, 2]], np.float16)
-    found = kernels.compress(a, prune=True)
-    assert found.values[0, :4].tolist() == [1, -1, 2, -2]
-    assert found.metadata[0, 0, 0] & 0xFF == 0b1001_0100
+    actual = kernels.compress(a, prune=True)
+    assert actual.values[0, :4].tolist() == [1, -1, 2, -2]
+    assert actual.metadata[0, 0, 0] & 0xFF == 0b1001_0100
 
 
 def test_the_ends_of_ranges():
     bytes_ = np.array([[-128, 127, 1, -127]], np.int8)
     assert kernels.compress(bytes_, prune=True).values[0, :2].tolist() == [-128, 127]
     halves = np.array([[1, np.inf, np.nan, 2, -0.0, -0.0, 0, 1]], np.float16)
-    found = kernels.compress(halves, prune=True).values[0]
-    assert found[0] == np.inf and np.isnan(found[1]) and found[3] == 1
+    actual = kernels.compress(halves, prune=True).values[0]
+    assert actual[0] == np.inf and np.isnan(actual[1]) and actual[3] == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_is_sparse_comes_back(dtype):
     a = pruned(whole(70, 136, dtype=dtype))
-    found = kernels.compress(a)
-    assert same_bits(kernels.decompress(found), a)
-    assert found.values.nbytes <= a.nbytes // 2 + 16 * len(a)
+    actual = kernels.compress(a)
+    assert same_bits(kernels.decompress(actual), a)
+    assert actual.values.nbytes <= a.nbytes // 2 + 16 * len(a)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -102,11 +102,11 @@ def test_torch_packs_with_kernels():
     torch = pytest.importorskip("torch")
     a = whole(70, 72, dtype=np.float16)
     with tc.target("cpu", "sm_90a"):
-        found = kernels.compress(torch.from_numpy(a), prune=True)
-        assert np.array_equal(kernels.decompress(found).numpy(), pruned(a))
+        actual = kernels.compress(torch.from_numpy(a), prune=True)
+        assert np.array_equal(kernels.decompress(actual).numpy(), pruned(a))
         with pytest.raises(tc.ArgumentError, match="a is not 2:4 sparse"):
             kernels.compress(torch.ones((2, 8)).to(torch.bfloat16))
-    assert same_bits(found.metadata.numpy(), kernels.compress(a, prune=True).metadata)
+    assert same_bits(actual.metadata.numpy(), kernels.compress(a, prune=True).metadata)
 
 
 @pytest.mark.quick
@@ -156,8 +156,8 @@ def test_sparse_products_are_exact(dtype, shape):
     a, b = whole(M, K, dtype=dtype), whole(K, N, dtype=dtype, order="F")
     precision = "tf32" if dtype == np.float32 else None
     out_dtype = tc.s32 if dtype == np.int8 else tc.f32
-    found = product(a, b, out_dtype=out_dtype, precision=precision)
-    assert np.array_equal(found, exact(pruned(a), b))
+    actual = product(a, b, out_dtype=out_dtype, precision=precision)
+    assert np.array_equal(actual, exact(pruned(a), b))
 
 
 def test_f32_is_multiplied_as_tf32_only_on_request():
@@ -216,8 +216,8 @@ def test_alpha_beta_c_finish_and_out():
         whole(40, 48, dtype=np.float32),
     )
     out = np.empty((40, 48), np.float32)
-    found = product(a, b, c, alpha=2, beta=-1, out=out, epilogue=lambda v, row, col: v + 0.5)
-    assert found is out
+    actual = product(a, b, c, alpha=2, beta=-1, out=out, epilogue=lambda v, row, col: v + 0.5)
+    assert actual is out
     assert np.array_equal(out, 2 * exact(pruned(a), b) - c + 0.5)
 
 
@@ -228,8 +228,8 @@ def test_what_was_decided_is_kept(monkeypatch):
     monkeypatch.setattr(sparse_module, "_prepare", lambda *a: made.append(a) or prepare(*a))
     for alpha in (3, 3, 4):
         a, b = whole(40, 72), whole(72, 24, order="F")
-        found = product(a, b, alpha=alpha, out_dtype=tc.f32)
-        assert np.array_equal(found, alpha * exact(pruned(a), b))
+        actual = product(a, b, alpha=alpha, out_dtype=tc.f32)
+        assert np.array_equal(actual, alpha * exact(pruned(a), b))
     assert len(made) == 2
 
 
@@ -269,7 +269,7 @@ def test_the_kernel_neither_spills_nor_serialises(dtype):
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
     config = choose_sparse(8192, 8192, 8192, a.format)
     assert (config.BM, config.BN) == (128, 256) and config.stages >= 4
-    found = sparse_gemm_kernel.resources(
+    resources = sparse_gemm_kernel.resources(
         a.values,
         a.metadata,
         b,
@@ -281,9 +281,9 @@ def test_the_kernel_neither_spills_nor_serialises(dtype):
         config=config,
         traits=HopperTraits(),
     )
-    assert not found.warnings
-    assert found.spill_stores == found.spill_loads == 0
-    assert found.shared_bytes <= SMEM_BYTES
+    assert not resources.warnings
+    assert resources.spill_stores == resources.spill_loads == 0
+    assert resources.shared_bytes <= SMEM_BYTES
 
 
 # -- the language ---------------------------------------------------------------------------------

@@ -62,8 +62,8 @@ def test_bits_are_those_of_the_usual_tile(tile, layout):
 def test_parts_of_k(parts, dtype):
     a, b = operand(72, 520, dtype=dtype), operand(520, 200, dtype=dtype, order="F")
     usual = replace(USUAL, split_k=parts["split_k"], stages=2)
-    found = both(a, b, usual=usual, tile={"BM": 64, "BN": 32, **parts})
-    assert bits(found[0]) == bits(found[1])
+    actual = both(a, b, usual=usual, tile={"BM": 64, "BN": 32, **parts})
+    assert bits(actual[0]) == bits(actual[1])
 
 
 @pytest.mark.parametrize("N", [133, 132, 136], ids=["elements", "8 bytes", "TMA"])
@@ -107,11 +107,11 @@ def test_what_is_refused(name):
 
 def test_choices_with_row_reductions_are_not_swapped():
     a, b = operand(72, 64), operand(64, 300)
-    found = [
+    plan = [
         kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swap_ab
         for rows in ((), (kernels.RowReduction("sum"),))
     ]
-    assert found == [True, False]
+    assert plan == [True, False]
 
 
 def test_boxes_of_columns_that_lie_side_by_side():

@@ -114,9 +114,9 @@ def test_products_have_the_same_bits(kind, arch, cores):
         a, b = (rng.standard_normal(s).astype(dtype) for s in (shape[::2], shape[1:]))
         options = {"precision": "tf32"} if kind == "tf32" else {}
     with tc.target("cpu", arch):
-        found = kernels.gemm(a, b.T, **options)
+        actual = kernels.gemm(a, b.T, **options)
     wanted = _alone(a, b.T, arch, options)
-    assert found.tobytes() == wanted.tobytes()
+    assert actual.tobytes() == wanted.tobytes()
 
 
 def _alone(a: Any, b: Any, arch: str, options: dict[str, Any]) -> Any:

@@ -126,8 +126,8 @@ def test_every_type_of_array_is_known_or_refused():
         if dtype.numpy is None or dtype.lanes > 1 or dtype.bits == 4:
             continue
         array = aligned((2, 64), dtype.numpy)
-        found = map_of(array, TensorMap(0, (1, 0), (16, 1)))
-        assert found.dtype.name in tensor_maps.DATA_TYPES
+        actual = map_of(array, TensorMap(0, (1, 0), (16, 1)))
+        assert actual.dtype.name in tensor_maps.DATA_TYPES
 
 
 @given(
@@ -147,9 +147,9 @@ def test_elements_are_where_the_map_says(shape, order, steps, dtype):
     cut = tuple(slice(None, None, 1 if i == inner else steps[a]) for i, a in enumerate(order))
     view = whole[cut].transpose(np.argsort(order))
     axes = tuple(reversed(order))
-    found = map_of(view, TensorMap(0, axes, (16,) + (1,) * inner))
-    assert found.extents == tuple(view.shape[axis] for axis in axes)
-    strides = (view.itemsize, *found.strides)
+    actual = map_of(view, TensorMap(0, axes, (16,) + (1,) * inner))
+    assert actual.extents == tuple(view.shape[axis] for axis in axes)
+    strides = (view.itemsize, *actual.strides)
     for index in np.ndindex(*(min(n, 3) for n in view.shape)):
         there = sum(index[axis] * stride for axis, stride in zip(axes, strides, strict=True))
         element = np.asarray(view[tuple(slice(i, i + 1) for i in index)])
@@ -530,8 +530,8 @@ def test_a_kernel_from_python(monkeypatch):
 
 def test_emulated_maps():
     array = aligned((16, 64), np.float16)
-    found = _map_argument(array, MAPS[0], "a")
-    assert found == TensorMapArgument(array, "a", (1, 0), (64, 8), 128, True)
+    actual = _map_argument(array, MAPS[0], "a")
+    assert actual == TensorMapArgument(array, "a", (1, 0), (64, 8), 128, True)
     array.flags.writeable = False
     assert not _map_argument(array, MAPS[0], "a").writable
 

@@ -239,14 +239,14 @@ def test_the_text_names_the_line_and_who_is_awaited():
     text = str(timeline)
     assert "an estimate for sm_90a, not a measurement" in text
     source = Path(__file__).read_text().splitlines()
-    found = re.search(
+    match = re.search(
         r"warp 1: .*\n.*wait at an mbarrier of test_timeline.py:(\d+) for warp 0, "
         r"at test_timeline.py:(\d+)",
         text,
     )
-    assert found, text
-    assert "bar.init(32)" in source[int(found[1]) - 1]
-    assert "bar.wait(0)" in source[int(found[2]) - 1]
+    assert match, text
+    assert "bar.init(32)" in source[int(match[1]) - 1]
+    assert "bar.wait(0)" in source[int(match[2]) - 1]
 
 
 def test_waits_refer_to_lines_of_the_source(gemm):

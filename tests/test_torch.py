@@ -238,17 +238,17 @@ def test_scaled_gemm(device):
     wide = lambda s, n, axis: s.double().repeat_interleave(128, axis)[(slice(None),) * axis + (slice(n),)]
     scaled_a = a.double() * wide(a_scales, 208, 1)
     scaled_b = b.double() * wide(wide(b_scales, 208, 0), 144, 1)
-    found = tct.scaled_gemm(a, b, a_scales, b_scales, out_dtype=F32)
-    compare(found, scaled_a @ scaled_b, 1e-5)
+    actual = tct.scaled_gemm(a, b, a_scales, b_scales, out_dtype=F32)
+    compare(actual, scaled_a @ scaled_b, 1e-5)
 
 
 def test_scaled_gemm_of_what_it_quantises_itself(device):
     """e4m3 has 4 significant bits; gradients are those of the product without rounding."""
     a, b = (torch.randn(n, 208, device=device).to(BF16).requires_grad_() for n in (24, 144))
-    found = tct.scaled_gemm(a, b.t())
-    compare(found, a.double() @ b.t().double(), 2**-4)
+    actual = tct.scaled_gemm(a, b.t())
+    compare(actual, a.double() @ b.t().double(), 2**-4)
     grad = whole(24, 144, device=device, grad=False)
-    found.backward(grad)
+    actual.backward(grad)
     compare(a.grad, grad.double() @ b.double(), 2**-8)
     compare(b.grad, grad.t().double() @ a.double(), 2**-8)
 
@@ -404,9 +404,9 @@ def test_no_groups():
         (tct.grouped_gemm, (ones(0, 16), ones(0, 16, 8)), (0, 8)),
         (tct.k_grouped_gemm, (ones(0, 16).t(), ones(0, 8)), (0, 16, 8)),
     ):
-        found = function(*tensors, offsets)
-        assert found.shape == shape
-        found.sum().backward()
+        actual = function(*tensors, offsets)
+        assert actual.shape == shape
+        actual.sum().backward()
 
 
 @pytest.mark.parametrize("of_a", [True, False])
@@ -426,9 +426,9 @@ def test_graphs_of_all_operators_have_no_break(device):
 
     tensors = whole(72, 128, device=device), whole(64, 128, device=device), whole(4, 64, 128, device=device)
     wanted = function(*tensors)
-    found = torch.compile(function, fullgraph=True)(*tensors)
-    compare(found, wanted.double(), 2**-5)
-    for mine, exact in zip(*(torch.autograd.grad(y.sum(), tensors) for y in (found, wanted)), strict=True):
+    actual = torch.compile(function, fullgraph=True)(*tensors)
+    compare(actual, wanted.double(), 2**-5)
+    for mine, exact in zip(*(torch.autograd.grad(y.sum(), tensors) for y in (actual, wanted)), strict=True):
         compare(mine, exact.double(), 2**-5)
 
 
@@ -510,10 +510,10 @@ def test_ordinary_calls_go_past_the_dispatcher(device, monkeypatch):
 
 def test_an_error_in_the_gradients_leaves_the_thread_as_it_was(monkeypatch):
     a, b = whole(24, 40), whole(40, 16)
-    found = tct.gemm(a, b)
+    actual = tct.gemm(a, b)
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(operators, "_product_gradients", lambda *given, **options: 1 / 0)
-        found.sum().backward()
+        actual.sum().backward()
     assert not operators._here.straight
 
 
@@ -544,9 +544,9 @@ def test_modes_see_the_operators(mode):
 
 def test_modes_see_the_operators_of_gradients():
     a, b = whole(24, 40), whole(40, 16)
-    found = tct.gemm(a, b).sum()
+    actual = tct.gemm(a, b).sum()
     with noting(torch.utils._python_dispatch.TorchDispatchMode) as seen:
-        found.backward()
+        actual.backward()
     assert sum("tensorcore_dsl.gemm" in name for name in seen.names) == 2
 
 
@@ -571,9 +571,9 @@ class Subclass(torch.Tensor):
 def test_subclasses_are_asked():
     a, b = whole(24, 40, grad=False), whole(40, 16, grad=False)
     Subclass.asked.clear()
-    found = tct.gemm(a.as_subclass(Subclass), b)
+    actual = tct.gemm(a.as_subclass(Subclass), b)
     assert any("tensorcore_dsl.gemm" in name for name in Subclass.asked)
-    assert type(found) is Subclass and torch.equal(found, a @ b)
+    assert type(actual) is Subclass and torch.equal(actual, a @ b)
 
 
 def test_lazy_views_are_resolved():
@@ -588,15 +588,15 @@ def test_fake_tensors_stay_fake():
 
     with FakeTensorMode() as mode:
         a, b = torch.empty(24, 40, dtype=BF16), torch.empty(40, 16, dtype=BF16)
-    found = tct.gemm(a, b)
-    assert found.fake_mode is mode and found.shape == (24, 16)
+    actual = tct.gemm(a, b)
+    assert actual.fake_mode is mode and actual.shape == (24, 16)
 
 
 def test_inference_mode():
     a, b = whole(24, 40), whole(40, 16)
     with torch.inference_mode():
-        found = tct.gemm(a, b)
-    assert found.is_inference() and torch.equal(found, (a @ b).detach())
+        actual = tct.gemm(a, b)
+    assert actual.is_inference() and torch.equal(actual, (a @ b).detach())
 
 
 # -- users' kernels ----------------------------------------------------------------------------
@@ -645,8 +645,8 @@ def test_a_kernel_is_an_operator(device):
     assert torch.equal(scale(x), 2 * x) and torch.equal(scale(x, factor=3.0), 3 * x)
     assert set(torch.library.opcheck(scale, (x, 2.5)).values()) == {"SUCCESS"}
     assert isinstance(scale.kernel, tc.Kernel)
-    found = torch.compile(lambda x: scale(x + 1, 3.0) * 2, fullgraph=True)(x)
-    assert torch.equal(found, 6 * (x + 1))
+    actual = torch.compile(lambda x: scale(x + 1, 3.0) * 2, fullgraph=True)(x)
+    assert torch.equal(actual, 6 * (x + 1))
 
 
 def test_empty_tensors_of_users_kernels():
@@ -798,9 +798,9 @@ def test_operators_follow_the_current_stream(gpu):
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)
         a.copy_(later)
-        found = tct.gemm(a, b)
+        actual = tct.gemm(a, b)
     stream.synchronize()
-    assert torch.equal(found, wanted)
+    assert torch.equal(actual, wanted)
 
 
 @pytest.mark.gpu

@@ -22,12 +22,12 @@ TORCH_DTYPES = [
 @pytest.mark.parametrize(("dtype", "name"), TORCH_DTYPES, ids=str)
 def test_tensors(dtype, name):
     tensor = torch.zeros((4, 64), dtype=dtype)
-    found = describe(tensor)
-    assert found.type == ArrayType(dtypes.named(name), 2, (False, True), 16, True)
-    assert found[1:4] == (tensor.data_ptr(), (4, 64), (64, 1))
-    assert found.on_host
+    description = describe(tensor)
+    assert description.type == ArrayType(dtypes.named(name), 2, (False, True), 16, True)
+    assert description[1:4] == (tensor.data_ptr(), (4, 64), (64, 1))
+    assert description.on_host
     assert describe(tensor.T).type.unit == (True, False)
-    assert describe(torch.nn.Parameter(tensor, requires_grad=False)).type == found.type
+    assert describe(torch.nn.Parameter(tensor, requires_grad=False)).type == description.type
 
 
 def test_tensors_on_gpu():
@@ -42,9 +42,9 @@ def test_tensors_on_gpu():
         stride = staticmethod(lambda: (8, 1))
 
     Tensor.__module__ = "torch"
-    found = describe(Tensor())
-    assert found.type == ArrayType(dtypes.bf16, 2, (False, True), 16, True)
-    assert (found.device, found.pointer, found.on_host) == (3, 0x7F0000000100, False)
+    description = describe(Tensor())
+    assert description.type == ArrayType(dtypes.bf16, 2, (False, True), 16, True)
+    assert (description.device, description.pointer, description.on_host) == (3, 0x7F0000000100, False)
 
 
 @pytest.mark.parametrize(

@@ -215,13 +215,13 @@ def test_a_cuda_graph(gpu: Any) -> None:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = step()
+        actual = step()
     with torch.no_grad():
         for x in tensors:
             x.copy_(torch.randn_like(x))
     for _ in range(2):
         graph.replay()
-        assert all(map(torch.equal, found, step()))
+        assert all(map(torch.equal, actual, step()))
 
 
 # -- training ----------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ def test_checkpoints(call, reentrant, threads):
     wanted = function(*tensors)
     exact = gradients(wanted, leaves)
     with torch.autograd.set_multithreading_enabled(threads):
-        found = checkpoint(function, *tensors, use_reentrant=reentrant)
-        assert torch.equal(found, wanted) and equal(gradients(found, leaves), exact)
+        actual = checkpoint(function, *tensors, use_reentrant=reentrant)
+        assert torch.equal(actual, wanted) and equal(gradients(actual, leaves), exact)
 
 
 def test_checkpoints_of_layers_in_a_row():
@@ -105,8 +105,8 @@ def test_checkpoints_of_layers_in_a_row():
     parameters = [p for layer in layers for p in layer.parameters()]
     wanted = torch.autograd.grad(through(x, lambda layer, x: layer(x)).sum(), parameters)
     again = lambda layer, x: checkpoint(layer, x, use_reentrant=False)
-    found = torch.autograd.grad(through(x, again).sum(), parameters)
-    assert equal(found, wanted)
+    actual = torch.autograd.grad(through(x, again).sum(), parameters)
+    assert equal(actual, wanted)
 
 
 def test_hooks_of_saved_tensors_may_compute():
@@ -122,9 +122,9 @@ def test_hooks_of_saved_tensors_may_compute():
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
-        found = tct.gemm(a, b)
+        actual = tct.gemm(a, b)
     wanted = torch.autograd.grad((a @ b).sum(), (a, b))
-    assert equal(torch.autograd.grad(found.sum(), (a, b)), wanted)
+    assert equal(torch.autograd.grad(actual.sum(), (a, b)), wanted)
     assert straight == [False, False]
 
 
@@ -132,16 +132,16 @@ def test_hooks_may_return_lazy_views():
     """Negated views hold other values than their memory."""
     a, b = whole(24, 40, dtype=F32), whole(40, 16, dtype=F32)
     with torch.autograd.graph.saved_tensors_hooks(torch.neg, torch._neg_view):
-        found = tct.gemm(a, b)
+        actual = tct.gemm(a, b)
     wanted = torch.autograd.grad((a @ b).sum(), (a, b))
-    assert equal(torch.autograd.grad(found.sum(), (a, b)), wanted)
+    assert equal(torch.autograd.grad(actual.sum(), (a, b)), wanted)
 
 
 def test_tensors_saved_elsewhere():
     layer, (x,), leaves = drawn("Linear")
     with torch.autograd.graph.save_on_cpu():
-        found = layer(x)
-    assert equal(gradients(found, leaves), gradients(layer(x), leaves))
+        actual = layer(x)
+    assert equal(gradients(actual, leaves), gradients(layer(x), leaves))
 
 
 def test_calls_that_record_gradients_are_never_cut_short():
@@ -212,10 +212,10 @@ def test_gradients_of_each_sample():
     parameters = {name: p.detach() for name, p in layer.named_parameters()}
     x = whole(5, 40, grad=False)
     loss = lambda p, row: func.functional_call(layer, p, (row,)).float().square().sum()
-    found = func.vmap(func.grad(loss), (None, 0))(parameters, x)
+    actual = func.vmap(func.grad(loss), (None, 0))(parameters, x)
     for i in range(5):
         wanted = func.grad(loss)(parameters, x[i])
-        assert all(torch.equal(found[name][i], wanted[name]) for name in wanted)
+        assert all(torch.equal(actual[name][i], wanted[name]) for name in wanted)
 
 
 def check_tangents(function: Any, reference: Any, tensors: Any, count: int) -> None:
@@ -234,9 +234,9 @@ def check_tangents(function: Any, reference: Any, tensors: Any, count: int) -> N
                 forward_ad.make_dual(x.detach(), tangents[i]) if i in moving else x
                 for i, x in enumerate(tensors)
             ]
-            found = forward_ad.unpack_dual(function(*duals))
-        assert found.tangent.dtype == found.primal.dtype
-        assert torch.equal(found.tangent, wanted.to(found.primal.dtype))
+            actual = forward_ad.unpack_dual(function(*duals))
+        assert actual.tangent.dtype == actual.primal.dtype
+        assert torch.equal(actual.tangent, wanted.to(actual.primal.dtype))
 
 
 def by_parts_of_k(a: Any, b: Any, offsets: Any) -> Any:
@@ -279,9 +279,9 @@ def test_a_level_without_tangents_changes_nothing():
     a, b = whole(24, 40), whole(40, 16)
     wanted = torch.autograd.grad(tct.gemm(a, b).sum(), (a, b))
     with forward_ad.dual_level():
-        found = tct.gemm(a, b)
-        assert forward_ad.unpack_dual(found).tangent is None
-        assert equal(torch.autograd.grad(found.sum(), (a, b)), wanted)
+        actual = tct.gemm(a, b)
+        assert forward_ad.unpack_dual(actual).tangent is None
+        assert equal(torch.autograd.grad(actual.sum(), (a, b)), wanted)
 
 
 @tct.operator(
@@ -333,8 +333,8 @@ def test_a_users_derivative_of_forward_mode():
     x = torch.arange(4.0)
     assert equal(func.jvp(Triple.apply, (x,), (x + 1,)), (3 * x, 3 * x + 3))
     with forward_ad.dual_level():
-        found = forward_ad.unpack_dual(Triple.apply(forward_ad.make_dual(x, x + 1)))
-    assert equal(found, (3 * x, 3 * x + 3))
+        actual = forward_ad.unpack_dual(Triple.apply(forward_ad.make_dual(x, x + 1)))
+    assert equal(actual, (3 * x, 3 * x + 3))
 
 
 # -- counts of operations ----------------------------------------------------------------------

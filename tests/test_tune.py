@@ -71,14 +71,14 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
     d = np.zeros((512, 256), BF16)
     rule = plan(a, b, None, d).config
     wanted = {"BN": 32, "cluster_n": 2, "swap_ab": False}
-    found = tune(a, b, timer=timer(slow_but(wanted)), device=GPU)
-    assert {name: vars(found.best)[name] for name in wanted} == wanted
-    assert found.seconds == 1.0 and found.best != rule
-    assert found.key == f"bf16->bf16 512x256x128 row.col on {GPU}"
-    assert plan(a, b, None, d).config == found.best
+    tuning = tune(a, b, timer=timer(slow_but(wanted)), device=GPU)
+    assert {name: vars(tuning.best)[name] for name in wanted} == wanted
+    assert tuning.seconds == 1.0 and tuning.best != rule
+    assert tuning.key == f"bf16->bf16 512x256x128 row.col on {GPU}"
+    assert plan(a, b, None, d).config == tuning.best
     read_again()  # as in a later process
-    assert plan(a, b, None, d).config == found.best
-    assert json.loads(cache.read_text())[found.key]["config"]["cluster_n"] == wanted["cluster_n"]
+    assert plan(a, b, None, d).config == tuning.best
+    assert json.loads(cache.read_text())[tuning.key]["config"]["cluster_n"] == wanted["cluster_n"]
     tuning_cache.forget()
     assert plan(a, b, None, d).config == rule and not cache.exists()
 
@@ -106,9 +106,9 @@ def test_operands_that_are_copied_have_entries_of_their_own(hopper):
     strided = np.ones((2048, 1024), np.float32)[::2, ::2]
     for a in (of_columns, strided):
         seconds = lambda c: 2.0 - getattr(c, "is_of_vectors", False)
-        found = tune(a, b, timer=timer(seconds), device=GPU)
-        assert plan(a, b, None, None).config == found.best and found.best.is_of_vectors
-    assert "strided" in found.key
+        tuning = tune(a, b, timer=timer(seconds), device=GPU)
+        assert plan(a, b, None, None).config == tuning.best and tuning.best.is_of_vectors
+    assert "strided" in tuning.key
 
 
 def test_vectors_are_tried(hopper):
@@ -140,10 +140,10 @@ def test_mma_sync_entries_where_wgmma_cannot_go(hopper):
     M, K, N = *a.shape, b.shape[1]
     (_, usual), *_, (_, fastest) = ranking(ProblemShape(M, N, K, 8, out_bytes=8), (F64,))[:8]
     clock = timer(slow_but(vars(fastest)))
-    found = tune(a, b, timer=clock, device=GPU)
+    tuning = tune(a, b, timer=clock, device=GPU)
     assert {family for family, _ in clock.asked} == {"sm80"}
     chosen = plan(a, b, None, np.zeros((M, N))).config
-    assert chosen == found.best == fastest != usual
+    assert chosen == tuning.best == fastest != usual
 
 
 def test_row_reductions_need_wgmma(hopper):
@@ -164,9 +164,9 @@ def test_what_fails_is_left_behind():
         return 1.0 / config.BN
 
     a, b = operands()
-    found = tune(a, b, timer=timer(seconds), device=GPU)
-    assert max(t.config.BN for t in found.trials if not t.failure) == found.best.BN
-    failures = [trial for trial in found.trials if trial.config.cluster_size == 1]
+    tuning = tune(a, b, timer=timer(seconds), device=GPU)
+    assert max(t.config.BN for t in tuning.trials if not t.failure) == tuning.best.BN
+    failures = [trial for trial in tuning.trials if trial.config.cluster_size == 1]
     assert {trial.failure for trial in failures} == {"LaunchError: too much shared memory"}
     with pytest.raises(tc.ArgumentError, match="no configuration runs: LaunchError: too much"):
         tune(a, b, candidates=[HopperConfig(BM=64)], timer=timer(seconds), device=GPU)
@@ -185,9 +185,9 @@ def test_finalists_are_measured_in_turn():
 
     candidates = [HopperConfig(group_m=group) for group in (4, 3, 2, 6, 7, 8)]
     clock = timer(seconds)
-    found = tune(*operands(), candidates=candidates, timer=clock, device=GPU)
-    assert found.best.group_m == 2
-    assert [t.config.group_m for t in found.trials] == [2, 3, 4, 6, 7, 8]
+    tuning = tune(*operands(), candidates=candidates, timer=clock, device=GPU)
+    assert tuning.best.group_m == 2
+    assert [t.config.group_m for t in tuning.trials] == [2, 3, 4, 6, 7, 8]
     last = [config.group_m for _, config in clock.asked[len(candidates) :]]
     assert last[:4] == last[4:8] and set(last) == {4, 3, 2, 6}
 
@@ -235,8 +235,8 @@ def test_batches(hopper):
     out = np.zeros((3, 512, 256), BF16)
     batch = np.stack([a, a, a])
     config = HopperConfig(BN=32, stages=5)
-    found = tune(batch, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
-    assert found.key == f"bf16->bf16 512x256x128 row.col batch=3 on {GPU}"
+    tuning = tune(batch, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
+    assert tuning.key == f"bf16->bf16 512x256x128 row.col batch=3 on {GPU}"
     assert plan(batch, b, None, out).config == config
     assert plan(a, b, None, out[0]).config != config != plan(batch[:2], b, None, out[:2]).config
     assert len(tune(batch, b, timer=timer(lambda c: 1.0), device=GPU, remember=False).trials) > 9
@@ -258,11 +258,11 @@ def test_wrong_arguments_are_refused():
 @pytest.mark.parametrize("M, N", [(1, 4096), (100, 512), (4096, 4096)])
 def test_candidates_fit(M, N, b_k_major):
     shape = ProblemShape(M, N, 4096, b_k_major=b_k_major)
-    found = hopper_candidates(shape)
-    assert len(found) == len(set(found)) >= 8
-    for config in found:
+    configs = hopper_candidates(shape)
+    assert len(configs) == len(set(configs)) >= 8
+    for config in configs:
         assert config.stages >= 2 and as_loaded(config.with_stages(), shape) == config
-    assert replace(found[0], BM=128, BN=256, split_k=1, k_slabs=1, pingpong=False).with_stages().stages == 4
+    assert replace(configs[0], BM=128, BN=256, split_k=1, k_slabs=1, pingpong=False).with_stages().stages == 4
 
 
 def test_launches_in_a_row():

@@ -228,10 +228,10 @@ def test_checks_wait_for_the_other_device():
 def test_operators_and_their_gradients():
     a, w = whole(128, 96, device=OTHER).requires_grad_(), whole(64, 96, device=OTHER).requires_grad_()
     for _ in range(3):
-        found = tct.gemm(a, w.t())
-        grads = torch.autograd.grad(found, (a, w), torch.ones_like(found))
-        check(found.detach(), a.detach(), w.detach().t())
-        ones = torch.ones_like(found)
+        actual = tct.gemm(a, w.t())
+        grads = torch.autograd.grad(actual, (a, w), torch.ones_like(actual))
+        check(actual.detach(), a.detach(), w.detach().t())
+        ones = torch.ones_like(actual)
         check(grads[0], ones, w.detach())
         check(grads[1], ones.t(), a.detach())
         assert torch.cuda.current_device() == 0

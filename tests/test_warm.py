@@ -108,9 +108,9 @@ def test_configurations_that_were_pickled_have_the_same_entry():
 @pytest.mark.thorough
 def test_many_sizes_share_kernels():
     products = warming._products((tc.bf16,), warming.SIZES, ("row.col",), None)
-    found = warming.kernels_of(products, "sm_90a")
-    assert 10 < len(found) < len(warming.SIZES) / 2
-    assert len({bound.key for bound in found}) == len(found)
+    actual = warming.kernels_of(products, "sm_90a")
+    assert 10 < len(actual) < len(warming.SIZES) / 2
+    assert len({bound.key for bound in actual}) == len(actual)
 
 
 def test_what_is_recorded_does_not_run():

@@ -119,8 +119,8 @@ def test_a_checkout_has_its_kernels(source, tmp_path):
     """Python finds the package in the folder where it starts, installed or not."""
     python, _ = environment(tmp_path)
     code = "import tensorcore_dsl.kernels as k, kernels; print(k.__file__, kernels.__file__)"
-    found = run_beside_requirements(python, "-c", code, cwd=source)
-    assert found.split() == [str(source / "kernels" / "__init__.py")] * 2
+    actual = run_beside_requirements(python, "-c", code, cwd=source)
+    assert actual.split() == [str(source / "kernels" / "__init__.py")] * 2
     assert "tensorcore-dsl" in run_beside_requirements(
         python, "-m", "tensorcore_dsl", "--version", cwd=source
     )

@@ -93,8 +93,8 @@ def arrays(kernel: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kernel, written", CASES, ids=lambda x: getattr(x, "__name__", ""))
 def test_written_arrays(kernel, written):
     ir = kernel.specialise(arrays(kernel), {}, "sm_90a").ir
-    found = written_arrays(ir, ("x", "y"))
-    assert set(found) == written and None not in found.values()
+    actual = written_arrays(ir, ("x", "y"))
+    assert set(actual) == written and None not in actual.values()
 
 
 def test_the_operands_of_a_product_are_not_written():
