@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
         subparser.add_argument("--arch", help="the architecture that the CPU emulates, as sm_80")
     checked = command("check", check, "run a script with every launch emulated, with all checks")
     add_check_arguments(checked)
-    viewed = command("view", view, "show a kernel's Python beside its PTX and SASS, with an emulated run")
+    viewed = command("view", view, "show a kernel's Python next to its PTX and SASS, with an emulated run")
     add_view_arguments(viewed)
     of_kernels.add_commands(command)
     visited = command("museum", visit, "public bugs of asynchronous kernels: list them, or run them")

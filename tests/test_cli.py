@@ -338,7 +338,7 @@ def test_types_that_are_refused(capsys, place, types, message):
 @pytest.mark.parametrize(
     "place, message",
     [
-        ("own.py", "'own.py' names no kernel; needed is file.py:kernel"),
+        ("own.py", "'own.py' names no kernel; write file.py:kernel"),
         ("nowhere.py:scale", "there is no file 'nowhere.py'"),
         (f"{__file__}:scale", "has no kernel 'scale'"),
     ],

@@ -131,7 +131,7 @@ def sum_of_a_fragment():
 @refused(
     "min"
     + OWN.format(
-        "16 row values of f32", "shuffles, tc.shfl_xor, combine those of a warp", "min(x.elements())"
+        "16 row values of f32", "shuffles, tc.shfl_xor, combine values of a warp", "min(x.elements())"
     ),
     "min(tc.row_values(MMA.d))",
 )

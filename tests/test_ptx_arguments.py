@@ -180,7 +180,7 @@ def test_floats_of_a_struct_that_are_loaded_as_integers(bits, value):
 def test_a_load_of_a_part_without_a_value():
     kernel = module("ld.param.u64 %rd1, [s]; ret;", ".param .align 8 .b8 s[16]")["k"]
     for fields in ({}, {4: 7}, {0: bytes(4), 8: 7}):
-        with pytest.raises(tc.ArgumentError, match="reads s, of which no value was given"):
+        with pytest.raises(tc.ArgumentError, match="reads s, for which no value was given"):
             kernel[1, 1](fields)
 
 
@@ -204,5 +204,5 @@ def test_an_array_for_a_struct_of_an_address():
     kernel, x = ptx.load(STRUCT_OF_AN_ADDRESS).k, np.zeros(2, np.int32)
     kernel[1, 1](x)
     assert x.tolist() == [7, 0]
-    with pytest.raises(tc.ArgumentError, match="has 8 bytes, such as those of a struct"):
+    with pytest.raises(tc.ArgumentError, match="has 8 bytes, as a struct has"):
         kernel[1, 1](1.5)

@@ -117,12 +117,12 @@ def test_a_struct_by_value(cuda):
     x, y = floats(64), np.zeros(64, np.float32)
     cuda.by_value[1, 64]({0: 1.5, 4: 60, 8: x}, y)
     assert np.array_equal(y[:60], np.float32(1.5) * x[:60]) and not y[60:].any()
-    with pytest.raises(tc.ArgumentError, match=r"reads by_value_param_0\+8, of which no value was given"):
+    with pytest.raises(tc.ArgumentError, match=r"reads by_value_param_0\+8, for which no value was given"):
         cuda.by_value[1, 64]({0: 1.5, 4: 60}, y)
     y[:] = 0
     cuda.by_value[1, 64]({0: np.array([1.5, 0], "f4").tobytes(), 4: 60, 8: x}, y)
     assert np.array_equal(y[:60], np.float32(1.5) * x[:60])
-    with pytest.raises(tc.ArgumentError, match="has 16 bytes, such as those of a struct: pass its bytes"):
+    with pytest.raises(tc.ArgumentError, match="has 16 bytes, as a struct has: pass its bytes"):
         cuda.by_value[1, 64](1.5, y)
 
 

@@ -231,7 +231,7 @@ def sets_an_attribute():
 
 
 @refused(
-    "attributes of a Log cannot be assigned in a kernel: only those of dataclasses (without slots) can",
+    "attributes of a Log cannot be assigned in a kernel: only attributes of dataclasses (without slots) can",
     "self.last = value",
 )
 def assigns_in_a_method():
@@ -272,7 +272,7 @@ def appends_to_a_namespace():
 
 
 @refused(
-    "attributes of a module cannot be assigned in a kernel: only those of dataclasses (without slots) can",
+    "attributes of a module cannot be assigned in a kernel: only attributes of dataclasses (without slots) can",
     "collections.new = 1",
 )
 def assigns_to_a_module():

@@ -25,7 +25,7 @@ def kernel_in_file(name_in_file: str) -> tuple[Any, dict[str, Any]]:
     """Import the module of "file.py:kernel", not as a script. Return the kernel and the module's names."""
     path, _, name = name_in_file.rpartition(":")
     if not path or not name.isidentifier():
-        raise ArgumentError(f"{name_in_file!r} names no kernel; needed is file.py:kernel")
+        raise ArgumentError(f"{name_in_file!r} names no kernel; write file.py:kernel")
     if not Path(path).is_file():
         raise ArgumentError(f"there is no file {path!r}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)

@@ -72,7 +72,7 @@ Rest = Callable[[], Status]
 class Unrolled:
     """A loop unrolled at compile time.
 
-    copies: of its body, with those that loops around it make; `tc.static_range` counts as 1.
+    copies: of its body, multiplied by the copies of enclosing loops. `tc.static_range` counts as 1.
     """
 
     copies: int = 1
@@ -174,7 +174,7 @@ class Flow(Calls):
     def check_tracked(self, container: Any, method: str = "") -> None:
         """OperandError if run-time control flow changes a container that it does not follow.
 
-        Sets, deques and iterators are such; those that the branch or loop has made are its own.
+        It follows no sets, deques and iterators, unless the branch or loop has made them.
         """
         if not isinstance(container, UNTRACKED) or method in UNCHANGING:
             return

@@ -120,8 +120,8 @@ def run_loop(
 class _Variables:
     """The slots that a loop carries.
 
-    `entry` is the state before the loop, `head` the same with registers in the carried slots.
-    Slots are those of `entry`; `carried` maps each to how it is carried. A container in a carried
+    `entry` is the state before the loop. `head` is this state with registers in the carried slots.
+    `carried` maps slots of `entry` to the way in which they are carried. A container in a carried
     slot was made by the loop.
     """
 
@@ -147,7 +147,7 @@ class _Variables:
         self.carried = self.certain | {s: p for s, p in expected.items() if s in self.expected}
 
     def _likely(self, assigned: frozenset[str]) -> Iterator[tuple[Slot, Any]]:
-        """What loops change: see the module. A list that is an item or an attribute is replaced."""
+        """The variables that loops change (see the module). Lists in items or attributes are replaced."""
         entry_number, replaced = self._own(self.entry), set[int]()
         frames = [self.entry.number(frame.variables) for frame in self.frames]
         for number, copied in enumerate(self.entry.copies):

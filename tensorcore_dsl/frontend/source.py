@@ -62,7 +62,7 @@ def _functions(text: str) -> dict[tuple[str, int], list[Function]]:
 
 
 def _lambdas(nodes: Sequence[Function], code: types.CodeType) -> list[Function]:
-    """The lambda of a code object among those that start on its line."""
+    """The lambda of a code object among the lambdas that start on its line."""
     named = [n for n in nodes if _parameters(n) == code.co_varnames[: code.co_argcount]]
     if len(named) < 2 or not hasattr(code, "co_positions"):  # Python 3.10
         return named

@@ -93,7 +93,7 @@ class Evaluator(Flow):
             text = ast.unparse(node.value.func)
             raise OperandError(
                 f"the result of {text}(...) is dropped: the new accumulators are what it returns, "
-                f"acc = {text}(...); those that it takes stay as they are"
+                f"acc = {text}(...); objects that it takes stay as they are"
             )
 
     def _is_last_product(self, value: Any) -> bool:
@@ -204,7 +204,7 @@ class Evaluator(Flow):
     def _check_attribute(self, owner: Any) -> None:
         if not is_record(owner):
             raise OperandError(
-                f"attributes of {describe(owner)} cannot be assigned in a kernel: only those of "
+                f"attributes of {describe(owner)} cannot be assigned in a kernel: only attributes of "
                 "dataclasses (without slots) can"
             )
         self._check_changeable(owner)

@@ -276,8 +276,11 @@ class _Registers:
 def _run(
     instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray, product: np.ndarray | None
 ) -> tuple[Any, ...]:
-    """Results for a part of the batch; its `memory`, (elements, bytes), is written in place, and so
-    is `product`, (elements, threads, registers), where the instruction is a matrix product."""
+    """Results for a part of the batch.
+
+    memory: (elements, bytes), written in place. product: (elements, threads, registers), written in
+    place by matrix products.
+    """
     count, threads = len(memory), instr.threads
     into = {}
     if product is not None:

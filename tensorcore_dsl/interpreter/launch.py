@@ -223,7 +223,7 @@ class EmulatedLaunch(EagerDict):
 
     @property
     def in_one_process(self) -> bool:
-        """Whether chunks depend on each other, or on an object of this process."""
+        """True if chunks depend on each other, or on an object of this process."""
         tied = self.ordered or self.resident is not None
         return tied or self.order is not None or self.recorder is not None
 
@@ -392,7 +392,7 @@ def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) 
 
 
 def _cluster(kernel: Kernel, grid: Dim3, cluster: Dim3 | None) -> Dim3 | None:
-    """The clusters of a launch: those of the kernel, or those asked for."""
+    """The clusters of a launch, as the kernel or the caller declares them."""
     if kernel.cluster is not None and cluster not in (None, kernel.cluster):
         raise ArgumentError(f"cluster {cluster}: {kernel.name} is made for {kernel.cluster}")
     cluster = kernel.cluster or cluster
@@ -518,7 +518,7 @@ def _seconds() -> float:
 
 
 def _is_long(program: Program, ctas: int, threads: int, arguments: Sequence[Any]) -> bool:
-    """Whether a launch takes so long that worker processes pay. threads: of a CTA.
+    """True if a launch takes so long that worker processes pay. threads: of a CTA.
 
     The time of a CTA is that of the program's last launch. A first launch is long if it has many
     threads that multiply matrices in loops.

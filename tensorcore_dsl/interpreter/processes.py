@@ -60,9 +60,10 @@ Job = tuple[int, int]  # the first CTA of a chunk, and how many it has
 def can_fork() -> bool:
     """True if this process may make others.
 
-    Not where the system cannot copy a process, nor in workers of `multiprocessing`, which must have
-    none. Nor beside other threads, unless they serve in the background (as those of a notebook) and
-    emulate nothing: a lock that another thread holds at the fork stays locked in the child.
+    False if the system cannot copy a process, and in workers of `multiprocessing`, which may have no
+    children. False if there are other threads, since a lock that one of them holds at the fork stays
+    locked in the child. Threads that serve in the background and emulate nothing, as a notebook has
+    them, do no harm.
     """
     here = threading.current_thread()
     return (
@@ -141,7 +142,7 @@ def shutdown() -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes programs as numbers, arrays in the arena as places, and a team as a mark."""
+    """Writes programs as numbers, arrays in the arena as offsets, and a team as a mark."""
 
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -282,9 +283,11 @@ def _work(end: Connection, arena: Arena) -> NoReturn:
 
 
 def _leave(own: int) -> None:
-    """Detach from the parent: signal handlers are reset, and its files but `own` replaced by
-    /dev/null, so that readers of its pipes see their end. The numbers stay in use: an inherited
-    object that closes its file closes no other one."""
+    """Detach from the parent: reset signal handlers, and replace its files except `own` by /dev/null.
+
+    Readers of the parent's pipes then see their end. The descriptors stay in use, so that an
+    inherited object that closes its file closes no other file.
+    """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -348,7 +351,7 @@ class ProcessPool:
         )
 
     def end(self) -> None:
-        """End them, unless they are those of another process."""
+        """End the workers, unless they belong to another process."""
         workers, self.workers = self.workers, []
         if self._owner == os.getpid():
             for worker in workers:

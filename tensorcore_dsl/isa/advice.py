@@ -1,4 +1,4 @@
-"""What messages call instructions: the function of the language first, the instruction in parentheses."""
+"""Names of instructions in messages: the function of the language, and the instruction in parentheses."""
 
 import re
 

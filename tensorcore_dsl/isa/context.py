@@ -69,7 +69,8 @@ class SharedMemory(Memory, Protocol):
         whole: (warpgroups,) bool of the warpgroups that execute `instr`.
 
         out: (warpgroups, lines, elements of a line in memory) words, or with `across` these axes
-        exchanged."""
+        exchanged.
+        """
 
     def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
         """Report the reads of `read_chunks` to the checks. They last until the products are waited for."""
@@ -81,8 +82,10 @@ class AsyncCopies(Protocol):
     def issue(
         self, ctx: Context, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
     ) -> None:
-        """Copy `size` bytes to shared `target` from global `source`, of which `valid` (T,) are
-        read and the rest is zero. Takes effect at the wait."""
+        """Copy `size` bytes to shared `target` from global `source`; it takes effect at the wait.
+
+        valid: (T,) bytes that are read; the rest is zero.
+        """
 
     def commit(self) -> None: ...
     def wait(self, pending: int) -> None: ...

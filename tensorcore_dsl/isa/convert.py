@@ -66,7 +66,7 @@ def _range(name: str) -> tuple[int, int]:
 
 
 def may_saturate(axes: Mapping[str, str]) -> bool:
-    """Whether some value of the source type exceeds the range of the destination type."""
+    """True if some value of the source type exceeds the range of the destination type."""
     low, high = _range(axes["a"])
     least, most = _range(axes["d"])
     return low < least or high > most

@@ -209,7 +209,7 @@ def acquire(bits: int, scope: str) -> str:
 
 
 def _semantics(order: str, scope: str) -> str:
-    """The modifiers of an order and a scope; PTX leaves out those of relaxed operations of gpu scope."""
+    """The modifiers of an order and a scope. PTX spells none for relaxed operations of gpu scope."""
     return "" if (order, scope) == ("relaxed", "gpu") else f".{order}.{scope}"
 
 

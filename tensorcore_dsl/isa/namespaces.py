@@ -100,7 +100,7 @@ class Shape:
         return _choose(what, self.instructions(), types, options)
 
     def _others(self, types: tuple[DType | str, ...]) -> str:
-        """Hint at other shapes with these types, preferring those that differ in one extent."""
+        """Hint at other shapes with these types. Shapes that differ in one extent come first."""
         matches = [f for f in self._namespace._instructions() if _matches(f, types)]
         shape = self.instructions()[0].shape or ()
         shapes = {
@@ -181,7 +181,7 @@ def _choose(
 
 
 def _example(variants: list[Instruction]) -> str:
-    """The types of an instruction in the user's words; those of the last float product."""
+    """The types of the last floating-point product, in the user's words."""
     floats = [f for f in variants if f.params["c"] == "f32"] or variants
     return ", ".join(f"tc.{floats[0].params[key]}" for key in _TYPES[:3])
 

@@ -180,7 +180,7 @@ _AT_GENERIC_ADDRESSES = {
 
 
 def rewrite_kind(opcode: str, operands: tuple[Item, ...]) -> Rewrite | None:
-    """How to rewrite a statement into those of the table; None if it stays."""
+    """How to rewrite a statement into instructions of the table; None if it stays."""
     head, *words = opcode.split(".")
     if head == "mbarrier" and not _generic(words):
         if "wait" in words[0] and len(operands) > _WAIT_OPERANDS:

@@ -1,7 +1,7 @@
 """Reductions of bulk copies in global memory: element types and arithmetic (9.7.9.25.4.2).
 
 Atomic operations share the arithmetic of integers. Floating-point sums round to nearest even and
-keep subnormals. (The manual says that those of f32 flush subnormals; an H200 does not.)
+keep subnormals. (The manual says that sums of f32 flush subnormals; an H200 does not.)
 """
 
 from __future__ import annotations

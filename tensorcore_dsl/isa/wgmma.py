@@ -223,7 +223,7 @@ class Multiplication:
 
     @property
     def in_place(self) -> bool:
-        """Whether parts of the warpgroups may be loaded and computed one after the other, directly to
+        """True if parts of the warpgroups may be loaded and computed one after the other, directly to
         `out`, with the prepared form."""
         signs = {self.by_name.get(f"scale_{name}", 1) for name in "ab"}
         plain = signs <= {1} and not self.product.sparse

@@ -49,7 +49,7 @@ def _items(name: str, values: Any) -> list[Any]:
             if name == "sum":
                 whole = "tc.row_sum(tc.select(x, 1, 0)) counts in each row"
         elif 1 in (group.layout.rows, group.layout.cols):
-            whole = "shuffles, tc.shfl_xor, combine those of a warp"
+            whole = "shuffles, tc.shfl_xor, combine values of a warp"
         raise OperandError(
             f"{name}() of {values.described} would reduce only what this thread holds: {whole}; "
             f"{name}({elements}) is about this thread's own"

@@ -307,7 +307,7 @@ class PtxKernel(ForeignKernel):
             name for name in names if name not in values_by_name and name not in self.module._variables
         ]
         if missing:
-            raise ArgumentError(f"{self.name} reads {', '.join(missing)}, of which no value was given")
+            raise ArgumentError(f"{self.name} reads {', '.join(missing)}, for which no value was given")
         argument_values = [
             values_by_name[name] if name in values_by_name else self.module.memory(name) for name in names
         ]

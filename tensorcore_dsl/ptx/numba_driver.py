@@ -112,7 +112,7 @@ def _with_lines(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_lines(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Numba's compiler for links with other code, whose lines nvJitLink refuses next to those of Numba."""
+    """Numba's compiler for links with other code. nvJitLink refuses line tables of both."""
 
     def get_ltoir(library: Any, cc: Any = None) -> Any:
         texts = [text.replace('!"Debug Info Version"', '!"Lines"') for text in library.llvm_strs]
@@ -149,10 +149,10 @@ def _whole(x: Any) -> int:
 
 
 class Driver:
-    """What numba-cuda asks CUDA's driver and cuda.core for, of one emulated device.
+    """The functions of CUDA's driver and of cuda.core that numba-cuda calls, for one emulated device.
 
-    arrays: of its memory, allocation i at the address `base_of(i)`; host: page-locked memory of the host, by
-    address; device_addresses: addresses on the device of page-locked memory and of variables of modules.
+    arrays: the device's memory; allocation i is at the address `base_of(i)`. host: page-locked memory of
+    the host, by address. device_addresses: of page-locked memory and of variables of modules.
     """
 
     def __init__(self, arch: str, checks: bool) -> None:

@@ -43,7 +43,7 @@ class StructInMemory:
         return replace(self, fields={offset: view(x) for offset, x in self.fields.items()})
 
     def content(self, pointers: list[GlobalPointer]) -> np.ndarray:
-        """Return the bytes. `pointers`, those of the launch, receive the arrays among the fields."""
+        """Return the bytes. The arrays among the fields are appended to `pointers`, the launch's arrays."""
         taken_by = np.full(self.size, -1)
         data = np.zeros(self.size, np.uint8)
         for offset, x in _in_order(self.fields):
@@ -103,7 +103,7 @@ def parts_of(param: Variable, x: Any, params: Sequence[Param]) -> dict[str, Any]
     fields = {0: x} if is_address or isinstance(x, bytes) else x
     if not isinstance(fields, dict) or not all(isinstance(offset, int) for offset in fields):
         raise ArgumentError(
-            f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass its bytes, or a "
+            f"parameter {param.name} has {param.size} bytes, as a struct has: pass its bytes, or a "
             'dict with the value of each field by its offset, {0: 1.5, 8: array}, and all other "bytes"'
         )
     parts = {in_memory(param.name): StructInMemory(shown(param.name), param.size, fields)}

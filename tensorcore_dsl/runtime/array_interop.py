@@ -106,7 +106,7 @@ TORCH_DTYPES = (  # NumPy and ml_dtypes have the same names
 
 
 def is_torch(cls: type) -> bool:
-    """Whether `cls` is torch's tensor class or a subclass."""
+    """True if `cls` is torch's tensor class or a subclass."""
     return any(c.__module__ in ("torch", "torch._tensor") and c.__name__ == "Tensor" for c in cls.__mro__)
 
 

@@ -38,7 +38,7 @@ NO_BINDINGS = (
 
 @lru_cache
 def cuda_available() -> bool:
-    """Whether there is a GPU that kernels can run on; False where cuda-bindings is missing."""
+    """True if kernels can run on a GPU; False without cuda-bindings."""
     if not _count_gpus():
         return False
     if not _has_bindings():
@@ -288,7 +288,7 @@ class CudaDriver(EagerDict):
         return float(self._call("cuEventElapsedTime", start.handle, end.handle)) / 1e3
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a CUDA graph captures the launches on the stream."""
+        """True if a CUDA graph captures the launches on the stream."""
         self._current()
         code, status = self._cuda.cuStreamIsCapturing(stream)
         if int(code) == _IMPLICIT_CAPTURE:  # the default stream, while another one is captured

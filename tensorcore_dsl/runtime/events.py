@@ -13,7 +13,7 @@ from tensorcore_dsl.runtime.targets import current_target
 
 
 class Event:
-    """A moment in the work of a stream, for which other streams and the host can wait.
+    """A point in the work of a stream; other streams and the host can wait for it.
 
     Streams are those that a launch takes; None is the default stream. In emulation launches run one
     after the other, and any number is the handle of a stream. Events then tell the checks which

@@ -95,7 +95,7 @@ class Driver(Protocol):
         """Seconds between two events; waits for the second."""
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a CUDA graph captures the launches on the stream."""
+        """True if a CUDA graph captures the launches on the stream."""
 
     def l2_bytes(self) -> int: ...
     def device_name(self) -> str: ...

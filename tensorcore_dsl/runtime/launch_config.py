@@ -89,7 +89,7 @@ class LaunchConfig:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the grid has no blocks, so that a launch does nothing."""
+        """True if the grid has no CTAs, so that a launch does nothing."""
         return 0 in self.grid
 
     @property

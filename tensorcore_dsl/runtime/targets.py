@@ -85,7 +85,7 @@ def _inside(name: str, arch: str | None) -> Iterator[None]:
 
 
 def current_target() -> str:
-    """Where kernels run now, on the GPU or the CPU.
+    """The current target of launches: the GPU or the CPU.
 
     `with target(...)` decides, else TENSORCORE_DSL_TARGET, else whether there is a GPU.
 
@@ -172,7 +172,7 @@ _ON_GPU = (None, "", b"", "cuda", b"cuda")
 
 
 def gpu_chosen() -> bool:
-    """Whether kernels run on the GPU, if there is one. It does not ask for the GPU again."""
+    """True if kernels run on the GPU, if there is one. The driver is not asked again."""
     return (_target.get()[0] or _variables.get(_target_name)) in _ON_GPU
 
 

@@ -66,7 +66,7 @@ def _taken(size: int) -> np.ndarray:
 
 
 def kept() -> int:
-    """Bytes of all blocks, those in use and those that wait for it."""
+    """Bytes of all blocks, in use or free."""
     return sum(block.size for block in _blocks)
 
 

@@ -32,7 +32,7 @@ def resident(arch: Arch, threads: int, shared: int) -> int:
 
 
 def limits(arch: Arch, threads: int, shared: int, registers: int | None = None) -> dict[str, int]:
-    """CTAs that one multiprocessor holds, by what limits them; registers: of a thread."""
+    """CTAs that one multiprocessor holds, by the resource that limits them. registers: of a thread."""
     _, most_threads, most_ctas, shared_kib = _DEVICES[arch.number]
     warps = -(-threads // 32)
     reserved = _RESERVED if arch.number >= 80 else 0

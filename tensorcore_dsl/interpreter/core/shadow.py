@@ -57,18 +57,18 @@ class Shared(NamedTuple):
 
 
 class SharedStorage:
-    """Shared memory of a chunk: `data` and `states`, those of its bytes, are (CTAs, bytes).
+    """Shared memory of a chunk. `data` and `states`, the state of each byte, are (CTAs, bytes).
 
     Attributes
     ----------
     pages
-        (CTAs, pages and more), what is known of each; none without checks.
+        (CTAs, pages and more): the known state of each page. Empty without checks.
     checks
-        Whether alignment and states are checked.
+        True if alignment and states are checked.
     written
         Bytes count as written from the start.
     arrays : Shared
-        With those of `ProxyFences`, whose states may not speak for all pages.
+        The arrays of `ProxyFences`, too. Their states need not cover all pages.
     """
 
     arrays: Shared

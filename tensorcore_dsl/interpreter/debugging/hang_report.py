@@ -432,7 +432,7 @@ class HangReport:
 
 
 def _cycle(targets: Mapping[int, list[int]]) -> list[int]:
-    """Groups of which each waits for the next one, and the last for the first; [] if none."""
+    """A cycle of groups, each of which waits for the next; [] if there is none."""
     try:
         TopologicalSorter(targets).prepare()
     except CycleError as error:

@@ -42,7 +42,7 @@ class Strings:
         return characters.decode(errors="replace")
 
     def formatted(self, text: int, buffer: int) -> tuple[str, int]:
-        """What `vprintf` prints, and the number of its arguments."""
+        """The text that `vprintf` prints, and the number of its arguments."""
         at, count = buffer, 0
 
         def argument(size: int) -> bytes:

@@ -52,7 +52,7 @@ class AsyncProduct:
     use: ProductUse
 
     def multiplication(self, machine: Machine) -> Multiplication:
-        """The product of what the registers hold now."""
+        """The product of the registers' present values."""
         registers, ctx = machine.registers, cast(Any, machine.ctx)
         operands = self.fetch(registers.values)
         buffers = machine.buffers.setdefault(self.at, Buffers())
@@ -126,7 +126,7 @@ def _follows(
 
 
 def _is_alone(program: Program, at: int) -> bool:
-    """Return whether a step has micro-operations, none of which accesses memory or needs whole warps."""
+    """True if a step has micro-operations, and none accesses memory or needs whole warps."""
     micro_ops = program.micro_ops.get(at, ())
     alone = bool(micro_ops) and all(op.access is None for op in micro_ops)
     return alone and not needs_warps(program.steps[at])
@@ -158,11 +158,11 @@ def _chained(
     reads: frozenset[int],
     writes: frozenset[int],
 ) -> Run:
-    """Products that follow each other, and the steps `between` them, none of which writes what a
-    product before it reads.
+    """Execute products that follow each other, and the steps `between` them.
 
-    reads, writes: vregs that must have been written, and that are written. `alone` executes the
-    first product, where the others cannot follow at once.
+    None of these steps writes a register that an earlier product reads. reads, writes: vregs that must
+    have been written, and that are written. alone: executes the first product if the others cannot
+    follow at once.
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
     parts = [(product.use, product.at) for product in products]

@@ -64,9 +64,10 @@ class _Label:
 
 
 class _Compiler:
-    """Appends steps to a program, node by node; `vregs` are those of values and constants.
+    """Appends steps to a program, node by node.
 
-    The methods `_op`, `_assign`, `_for` and so on compile the nodes of these names.
+    vregs: by value or constant. The methods `_op`, `_assign`, `_for` and so on compile the nodes of
+    these names.
     """
 
     def __init__(self, kernel: nodes.Kernel, varying: frozenset[int]) -> None:

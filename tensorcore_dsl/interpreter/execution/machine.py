@@ -146,11 +146,10 @@ class Machine:
         self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit, blocked=True))
 
     def missing(self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False) -> Mask:
-        """The threads of `mask` that lack others: those of their `named` (T,) masks, or of their
-        unit.
+        """The threads of `mask` that wait for lanes of their `named` (T,) masks, or of their unit.
 
-        Lanes that have returned may be missing from a mask and at an `aligned` instruction, but
-        not from a unit. Those that ran to the end of the kernel, and so around it, are missed.
+        Lanes that have returned may be missing from a mask and at an `aligned` instruction, but not
+        from a unit. Lanes that ran to the end of the kernel without meeting the instruction are missed.
         """
         ctx = self.ctx
         key = id(mask), unit, aligned, ctx.exits
@@ -223,7 +222,7 @@ class Machine:
         return True
 
     def run_guarded(self, inner: np.ndarray, run: Run) -> int | None:
-        """Run a step for the threads of `inner` only; those that it stops stay behind."""
+        """Run a step for the threads of `inner` only. Threads that it stops stay behind."""
         ctx = self.ctx
         outer = ctx.mask
         ctx.narrow(inner)
@@ -480,7 +479,7 @@ class Machine:
         if self._running_ctas() + ctx.clusters.size > self.resident:
             return (
                 f"{text}: {ctx.arch} holds at most {self.resident // g.devices} of these CTAs at a "
-                "time, and none of those that are there ends"
+                "time, and none of the running ones ends"
             )
         return f"{text}: the emulator starts them when those before them have ended"
 

@@ -180,8 +180,10 @@ def member_mask(instr: Instruction, reads: tuple[int, ...]) -> int | None:
 
 
 def gathered(run: Run, at: int, unit: int, mask: int | None, orders: bool = True) -> Run:
-    """An instruction of whole warps or warpgroups, or of the lanes in the mask in a vreg: its
-    threads wait for each other. orders: it also orders their accesses."""
+    """An instruction whose threads wait for each other: a warp, a warpgroup, or the lanes of a mask.
+
+    orders: it also orders their accesses.
+    """
 
     def gathered(machine: Machine) -> int | None:
         named = None if mask is None else machine.registers.values[mask]
@@ -199,7 +201,7 @@ def gathered(run: Run, at: int, unit: int, mask: int | None, orders: bool = True
 
 
 def aligned(run: Run, at: int) -> Run:
-    """An instruction that the lanes of a warp execute together, but for those that returned."""
+    """An instruction that all lanes of a warp which have not returned execute together."""
 
     def gathered(machine: Machine) -> int | None:
         if machine.ctx.active is not None and machine.park(at, WARP, aligned=True):

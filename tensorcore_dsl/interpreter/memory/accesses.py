@@ -139,7 +139,7 @@ class WordMemory(ABC):
         return addresses
 
     def active(self, ctx: Context) -> np.ndarray:
-        """The active threads of a context, which may be fewer than those of the chunk."""
+        """The active threads of a context; a chunk may have more threads."""
         return self.chunk.all_threads if ctx.active is None else ctx.active
 
     def load(self, ctx: Context, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
@@ -162,7 +162,7 @@ class WordMemory(ABC):
     ) -> np.ndarray:
         """In thread order: old = word; word = update(old, *operands). Returns (T,) old words.
 
-        Works in rounds in which no address occurs twice, but for the simplest updates.
+        No address occurs twice in a round. The simplest updates need no rounds.
         """
         result = np.zeros(addresses.size, f"u{width}")
         everybody = self.active(ctx)

@@ -174,14 +174,14 @@ class AsyncCopies:
         self._end(self.queue, self.chunk.mask, due_groups)
 
     def arrive(self, bar: Any, counted: bool) -> None:
-        """The copies so far arrive at mbarriers; `counted` arrivals are some of those expected."""
+        """The copies so far arrive at mbarriers. counted: the barriers expect these arrivals."""
         chunk, mbarriers = self.chunk, self.shared.mbarriers
         addresses = words(bar, chunk.threads)
         abroad = chunk.mask & (addresses >> CLUSTER_SHIFT != 0)
         if abroad.any():
             raise EmulationError(
                 f"copies of {chunk.describe(int(np.argmax(abroad)))} are to arrive at an mbarrier "
-                "of another CTA; they arrive at those of their own"
+                "of another CTA; they can only arrive at mbarriers of their own CTA"
             )
         for copy in self.queue if self.shared.sanitizer.detector is not None else ():
             due = copy.mask & chunk.mask & ~copy.noted

@@ -63,15 +63,15 @@ class AsyncStores:
         self._count(ctas, starts, width, bar, strong)
 
     def _quietly(self, access: Callable[[], Any]) -> None:
-        """Access memory with all checks but those of races."""
+        """Access memory with all checks except race detection."""
         self.cluster.quiet = True
         access()
         self.cluster.quiet = False
 
     def _ctas(self, addresses: np.ndarray, bar: Any, others: bool) -> np.ndarray:
-        """The CTAs that the active threads write to, where their mbarriers must be, too.
+        """The CTAs that the active threads write to. Their mbarriers must be there, too.
 
-        others: other CTAs than those of the threads.
+        others: the CTAs must not be the threads' own.
         """
         chunk, clusters, threads = self.chunk, self.cluster.clusters, self.chunk.here.numbers
         ctas = []

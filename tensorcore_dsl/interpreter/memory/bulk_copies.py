@@ -79,9 +79,9 @@ class BulkCopies:
             self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
 
     def _load_alike(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> bool:
-        """Load boxes of one array, to the own CTA or those in the mask, in one compiled call.
+        """Load boxes of one array, to the own CTA or the CTAs of the mask, in one compiled call.
 
-        False, and nothing done, for other loads and for those that will be refused.
+        Do nothing and return False for other loads, and for loads that a check will refuse.
         """
         chunk, clusters, threads = self.chunk, self.clusters, self.chunk.here.numbers
         request = self._named(tensor, coordinates)
@@ -544,14 +544,14 @@ class Peers(NamedTuple):
 
 
 class Aims(NamedTuple):
-    """Where the tensor loads of all threads go, for compiled functions.
+    """Targets of the tensor loads of all threads, for compiled functions.
 
     Attributes
     ----------
     targets, barriers : array
         (T,) shared addresses.
     masks : array
-        (T,) the CTAs of a cluster that receive a `multicast`. Else the own one does.
+        (T,) CTAs of the cluster that receive a `multicast`. Without it, the own CTA receives.
     """
 
     targets: Any
@@ -602,10 +602,10 @@ def _load_all(
     shared: Any,
     result: Any,
 ) -> int:
-    """Carry out tensor loads of one array; how many copies, -1 where one is refused before.
+    """Carry out tensor loads of one array. Return the number of copies, or -1 if a check fails first.
 
-    See `place_boxes`, `_copies` and `load_boxes`. result: the error of the copy behind those that have
-    been made, the bytes inside the array, and the boxes that have none.
+    See `place_boxes`, `_copies` and `load_boxes`. result: the error of the
+    first copy that was not made, the bytes inside the array, and the number of boxes without any.
     """
     inside, count = place_boxes(threads, named, box, starts, touching), -1
     if inside >= 0:

@@ -1,8 +1,8 @@
 """Global memory: arguments of a launch, and accesses of its threads.
 
 Array i of a launch becomes allocation i, in the middle of the virtual addresses from
-`(i + 1) << 40` on; its bytes are those of the array itself. Allocations are far apart, so an access
-that leaves one of them is always caught.
+`(i + 1) << 40` on. It shares its bytes with the array. Allocations are far apart, so that an access
+outside of them is always caught.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Arguments:
         )
 
     def arrays(self) -> Iterator[tuple[NamedArray, np.ndarray]]:
-        """Every array, those of tensor maps last."""
+        """Every array; the arrays of tensor maps come last."""
         arrays = [(a.name, a.array) for a in self.pointers]
         for name, array in arrays + [(a.name, a.array) for a in self.maps]:
             yield NamedArray(name, *span(array), array.shape, array.strides), array
@@ -225,7 +225,7 @@ class GlobalMemory(accesses.WordMemory):
         return f"argument {self.arguments.pointers[index].name!r}", int(row[accesses.REAL]) + offset
 
     def read_only(self, address: int) -> bool:
-        """Whether no thread may write the argument at a virtual address."""
+        """True if no thread may write the argument at a virtual address."""
         return not self.table[allocation_of(address), accesses.WRITABLE]
 
     def refuse(self, failure: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:

@@ -30,12 +30,12 @@ SWIZZLES = (0, 16, 48, 112)  # address bits that each swizzle mode changes
 
 
 class MapObjects:
-    """The tensor maps of a launch, and what a chunk knows of those in global memory.
+    """The tensor maps of a launch, and the chunk's knowledge of maps in global memory.
 
     Attributes
     ----------
     boxes
-        Of the maps that are parameters.
+        The boxes of maps that are parameters.
     changed : dict
         The thread that has changed a map since it was released.
     known : dict
@@ -61,7 +61,7 @@ class MapObjects:
         self.changed |= {address: thread for thread, address in self._each(ctx, addresses)}
 
     def released(self, ctx: Context, addresses: Any = None) -> None:
-        """The active threads release maps; None: those that they have changed."""
+        """The active threads release maps. None: all maps that they have changed."""
         active = self._each(ctx, 0 if addresses is None else addresses)
         gone = (
             {address for _, address in active}

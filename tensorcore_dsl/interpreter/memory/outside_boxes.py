@@ -59,8 +59,10 @@ class OutsideBoxes:
         self.note(what, box, np.array([thread]), np.array([box.start]), rank, touching)
 
     def leave(self, cta: int) -> None:
-        """A CTA has ended. OutOfBounds if it is the last of a cluster whose boxes never touched
-        an array; some may lie outside, as parts of a tile that hangs over the end of an axis."""
+        """A CTA has ended. Raise OutOfBounds if no box of its cluster, now ended, touched the array.
+
+        Single boxes may lie outside: a tile may hang over the end of an axis.
+        """
         size = self.clusters.size
         cluster = cta // size
         if not self.clusters.gone[cluster * size : (cluster + 1) * size].all():

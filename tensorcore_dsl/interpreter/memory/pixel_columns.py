@@ -20,7 +20,7 @@ from tensorcore_dsl.ir.nodes import Im2col
 
 @dataclass(frozen=True, kw_only=True)
 class PixelColumn(TensorBox):
-    """The pixels of one copy; `real` and `plan` are those of their stage.
+    """The pixels of one copy. `real` and `plan` describe the stage in shared memory.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
 """Shared memory of a CTA, and of the other CTAs of its cluster.
 
-Addresses of shared::cluster hold a rank. The checks are those of a CTA's own shared memory, made in
-the memory of the named CTA: bounds, alignment, unwritten bytes, bytes owned by a copy in flight,
-asynchronous readers.
+Addresses of shared::cluster hold a rank. They pass the same checks as addresses of the
+CTA's own shared memory, in the memory of the named CTA: bounds, alignment, unwritten bytes, bytes
+owned by a copy in flight, asynchronous readers.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class TensorBox(EagerDict):
         return cls(name, real, plan, element, 0, True, dtype)
 
     def at(self, coordinates: tuple[int, ...], offsets: Sequence[int] = ()) -> TensorBox:
-        """The box that starts at these coordinates; `offsets` are those of im2col mode."""
+        """The box that starts at these coordinates. offsets: the im2col offsets."""
         plan = self.plan.copy()
         plan[START] = 0
         plan[START, : len(coordinates)] = coordinates

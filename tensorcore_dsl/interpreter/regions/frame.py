@@ -50,7 +50,7 @@ class Witness:
         self.function = ctypes.cast(self._kept, ctypes.c_void_p).value or 0
 
     def tell(self, end: int) -> None:
-        """Raise or warn of what was found in front of a position, the first step first."""
+        """Raise or warn of the findings in front of a position, in the order of the steps."""
         told = sorted(self.told, key=itemgetter(0))
         self.told.clear()
         for at, tell in takewhile(lambda told: told[0] < end, told):

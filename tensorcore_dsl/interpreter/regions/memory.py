@@ -357,7 +357,7 @@ def async_copy(
     flags: int,
     first: int,
 ) -> int:
-    """Begin asynchronous copies, and note those of each thread in the arrays of the chunk."""
+    """Begin asynchronous copies, and note the copy of each thread in the arrays of the chunk."""
     memories = native.named_at(memory, KIND)
     table, cta, shared = memories.table, first // memories.group, memories.shared
     disclose(shared, cta, True)
@@ -377,10 +377,10 @@ def async_copy(
 
 @native.compiled
 def merge(kept: int, warp: int, lanes: int, back: bool) -> None:
-    """Copy the registers of a warp that a region keeps to a buffer, or those of the lanes that take
-    no part in it `back`.
+    """Copy the registers of a warp that a region keeps to a buffer.
 
-    kept: their number, and (address of the first warp's, bytes of a register) of each.
+    back: copy the registers of lanes that take no part in the region back from the buffer. kept: the
+    number of registers, and (address for the first warp, bytes) of each.
     """
     count = int(peek64(kept))
     for i in range(count):

@@ -214,7 +214,7 @@ def copy_ops(target: Sequence[Slot], sources: Sequence[Slot]) -> list[MicroOp]:
 
 
 def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
-    """The vregs that steps read before they write them, and those that they write."""
+    """The vregs that steps read before they write them, and the vregs that they write."""
     reads: set[int] = set()
     writes: set[int] = set()
     for step in steps:

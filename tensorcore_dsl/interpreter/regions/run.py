@@ -293,7 +293,7 @@ def cost_of(region: Region) -> float:
 def refuse(machine: Machine, mistake: np.ndarray, issued: dict[int, Any] | None = None) -> NoReturn:
     """Raise the error of a thread that failed a check.
 
-    Its operands are those of the failed step, which gives the error, executed alone.
+    The failed step gives the error: it is executed again, alone, with its operands.
     """
     ctx, registers = machine.ctx, machine.registers
     at, wrong, lanes = (int(number) for number in mistake)

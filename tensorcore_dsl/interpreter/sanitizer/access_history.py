@@ -105,7 +105,7 @@ CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE, SYSTEM_SCOPE = range(4)
 
 
 class StoreEquality(NamedTuple):
-    """What the threads of a store write, compared; (T,) bool each.
+    """Comparison of the values that a store's threads write; (T,) bool each.
 
     Attributes
     ----------
@@ -342,9 +342,9 @@ def has_nodes(book: Any) -> bool:
 def joins_chain(book: Any, code: int, serial: int) -> bool:
     """True if a weak read of the own cluster joins a code without a look at it.
 
-    Where many threads read the same places, chains are long, and mostly no read is ordered before
-    another one. So one access in SELDOM + 1 drops those that it stands for. In between they cost
-    time, but change no result.
+    If many threads read the same granules, chains are long, and mostly no read is ordered before
+    another one. Therefore only one access in SELDOM + 1 drops the reads that it stands for. The
+    others cost time, but change no result.
     """
     often: bool = serial * 0x9E3779B1 >> 20 & SELDOM != 0
     return often and code & KIND == CHAIN and book[NEXT_NODE] < book[END_NODE]

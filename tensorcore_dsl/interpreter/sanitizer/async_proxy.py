@@ -85,7 +85,7 @@ class Read:
         )
 
     def places(self, address: int, cta: int) -> np.ndarray:
-        """(owners,) bool of those for whom it reads the byte at this address of a CTA."""
+        """(owners,) bool: it reads the byte at this address of a CTA for this owner."""
         there = (self.chunks == address // CHUNK).any(axis=1)
         return np.asarray(there[self.rows] & (self.ctas == cta))
 

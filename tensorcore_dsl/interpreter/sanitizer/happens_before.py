@@ -202,7 +202,7 @@ class HappensBefore:
         self.clocks.acquire(rows)
 
     def _collected(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> np.ndarray:
-        """(T,) rows of what was collected in these phases, -1 for nothing."""
+        """(T,) rows with the knowledge collected in these phases; -1 for none."""
         rows = np.full(self.chunk.threads, -1)
         rows[mask] = self.messages[kind].find(units[mask] << 1 | phases[mask] & 1)
         return rows

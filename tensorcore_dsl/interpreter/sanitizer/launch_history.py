@@ -104,7 +104,7 @@ class LaunchHistory:
         self.strong = np.array([strengths[id(step.instr)] for step in program.steps], np.uint8)
 
     def _acquirable(self) -> Iterator[tuple[int, Message]]:
-        """What earlier launches have released of each other, by real address; the last release comes last."""
+        """Messages that earlier launches have released, by real address; the last release comes last."""
         numbers = {one.launch.number for one in self.earlier}
         for one in reversed(self.earlier):
             released = one.launch.footprint.released() if one.launch.footprint is not None else ()
@@ -121,8 +121,10 @@ class LaunchHistory:
         vars(races.early).clear()  # the two refer to each other: this frees their memory at once
 
     def _known_at_end(self, races: Any, device: int) -> dict[int, np.ndarray]:
-        """What the threads of a device know when they end, for its next launch: all of its own
-        accesses, and what they have acquired from other devices."""
+        """Knowledge of a device's threads at their end, for its next launch.
+
+        They know all accesses of the device, and all that they have acquired from other devices.
+        """
         clocks, number = races.clocks, 0 if self.launched is None else self.launched.number
         clusters = range(device, races.chunk.threads // clocks.width, self.devices)
         known: dict[int, np.ndarray] = {}

@@ -61,7 +61,7 @@ class ProductUse(EagerDict):
     Attributes
     ----------
     inputs : frozenset
-        Registers that it reads until it is waited for; those of A are `a`.
+        Registers that it reads until it is waited for. `a` has the registers of A.
     shape
         Shape and type of D; products of one shape may share accumulators while in flight. Several products
         of one instruction that are issued at once are one (`joined`).
@@ -153,8 +153,10 @@ class MmaHazards:
         self.proxies.waits[PRODUCT].commits = self.commits
 
     def owners(self, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of the warpgroups in a mask: their numbers, CTAs, and how many groups each has committed;
-        nobody changes the arrays."""
+        """Numbers and CTAs of the warpgroups in a mask, and the groups that each has committed.
+
+        Callers may not change the arrays.
+        """
         before, commits, found = self._owners
         if before is not whole or commits is not self.commits:
             numbers, ctas, _ = found
@@ -212,12 +214,12 @@ class MmaHazards:
         return not unfenced and not any(self._owners_of(use, groups))
 
     def add(self, use: ProductUse, parts: Sequence[tuple[ProductUse, int]]) -> None:
-        """Products are in flight now; parts: each one's registers and step, use: those of all."""
+        """Note products in flight. parts: registers and step of each product; use: registers of all."""
         groups, _ = self.chunk.units(WARPGROUP)
         self.queue.append(ProductsInFlight(use, parts, groups, self.commits))
 
     def _unfenced(self, use: ProductUse, groups: np.ndarray) -> np.ndarray:
-        """Select those of `groups` that must fence before they issue a product."""
+        """Select the warpgroups that must fence before they issue a product."""
         unfenced = groups & ~self.fenced
         for vreg in use.accumulators | use.a if self.touched else ():
             if vreg in self.touched:

@@ -220,7 +220,7 @@ class RaceFinding:
         first = self.thread // WARP * WARP
         lanes = np.array([i for i in range(WARP) if self.lanes >> i & 1 or first + i == self.thread])
         warp = _warp_name(self.races, self.thread // WARP)
-        kind = "the same value" if self.mild else "different values, of which any may stay"
+        kind = "the same value" if self.mild else "different values, any of which may stay"
         return (
             f"{self._name(here)} is written here by lanes {ranges(lanes)} of {warp} at once, with "
             f"{kind}\n  they meet at {self._bytes()}\n  let one lane write, or give each lane an "
@@ -292,7 +292,7 @@ class RaceFinding:
         return self._advice_of_scope(here, there)
 
     def _advice_after_load(self) -> str:
-        """What orders an access behind a copy whose bytes an mbarrier counts."""
+        """Advice: how to order an access behind a copy whose bytes an mbarrier counts."""
         races, first = self.races, self.thread // WARP * WARP
         text = "first wait for the phase of the mbarrier that counts the copy's bytes"
         if self._owner is not races or self._warp * WARP // races.width != first // races.width:
@@ -304,7 +304,7 @@ class RaceFinding:
         return f"{text}, as lane {ranges(waited)} did, or call tc.syncwarp() behind that wait"
 
     def _advice_after_store(self, here: Loc | None, there: Loc | None) -> str:
-        """What orders an access behind a bulk store, which a group counts."""
+        """Advice: how to order an access behind a bulk store, which a group counts."""
         mine, wait = self.races.names.instruction(self.step), advice.BULK_WAIT_READ
         if self.what != history.READ:
             reads = any(i.mnemonic == names.bulk_wait(True) for i in self.races.names.program.instructions)
@@ -329,7 +329,7 @@ class RaceFinding:
         return self._owner is self.races and self._warp == self.thread // WARP
 
     def _advice_of_scope(self, here: Loc | None, there: Loc | None) -> str:
-        """What orders the two accesses, by how far apart their threads are."""
+        """Advice for the two accesses, by the least scope that includes both threads."""
         owner, races = self._owner, self.races
         theirs, mine = owner.names.instruction(self._step), races.names.instruction(self.step)
         strong = [i is not None and classify.is_strong(i) for i in (theirs, mine)]

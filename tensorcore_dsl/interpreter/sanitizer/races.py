@@ -408,9 +408,9 @@ class Races(HappensBefore):
     ) -> Conflict | None:
         """Check and note accesses of asynchronous operations to shared memory of `ctas`, one of each.
 
-        whole: all warps of the warpgroup of each thread issue it. swizzles: of the accesses, where these
-        are not those of the step's tile. vector: what must know of accesses through the generic proxy.
-        strong: as `strong_accesses.strength` says.
+        whole: all warps of the warpgroup of each thread issue it. swizzles: of the accesses, if they
+        differ from the swizzle of the step's tile. vector: what must know of accesses through the generic
+        proxy. strong: as `strong_accesses.strength` says.
         """
         if self.swizzles is not None:
             for i, thread in enumerate(operations.threads.tolist()):
@@ -515,7 +515,7 @@ class Races(HappensBefore):
         touch_words(book, where, history.LOAD, history.NOTE, at, ranks, others, LIFE)
 
     def leave(self, cta: int) -> None:
-        """A CTA ends: it must know of what others did to its shared memory."""
+        """A CTA ends: it must know of all accesses of other CTAs to its shared memory."""
         group = self.chunk.group
         rows = np.unique(self.clocks.rows.row_of[cta * group : (cta + 1) * group])
         known = self.clocks.rows.known[ORDER, rows].max(axis=0)

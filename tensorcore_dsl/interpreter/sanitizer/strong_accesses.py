@@ -104,7 +104,7 @@ class Message:
 
 @dataclass
 class Signals:
-    """Messages by location; what threads have fenced, and what waits for their next fence.
+    """Messages by location, and the messages that threads have fenced or will fence.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def foreign_key(launch: int, cluster: int) -> int:
 
 
 def for_later_launches(signals: Signals, launch: int) -> dict[int, Message]:
-    """What a launch has released in global memory, by address, for launches that may overlap with it.
+    """Messages that a launch has released in global memory, by address, for overlapping launches.
 
     Only the gpu scope includes the threads of other grids (PTX manual, 8.5): no CTA or cluster of a
     later launch has made the messages.
@@ -193,7 +193,7 @@ def for_later_launches(signals: Signals, launch: int) -> dict[int, Message]:
 
 
 def of_all_proxies(vectors: np.ndarray) -> np.ndarray:
-    """The vectors of a thread, with those of the async proxy, which are 0 for a kernel without it."""
+    """The vectors of a thread. The vectors of the async proxy are 0 in kernels without it."""
     return np.pad(vectors, ((0, FENCED_GLOBAL + 1 - len(vectors)), (0, 0)))
 
 

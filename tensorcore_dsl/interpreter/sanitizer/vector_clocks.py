@@ -199,7 +199,7 @@ class VectorClocks:
         self._with_room(_observe, mask, columns, serials)
 
     def snapshot(self, thread: int, now: int) -> np.ndarray:
-        """(vectors, columns) of what a thread knows and did."""
+        """(vectors, columns): the accesses that a thread knows or made."""
         vectors = self.rows.known[:, self.rows.row_of[thread]].copy()
         vectors[ORDER, thread % self.width] = now
         return vectors
@@ -301,7 +301,7 @@ def _drop(k: Any, row: int, count: int) -> None:
 
 @compiled
 def _own(k: Any, row: int, count: int) -> int:
-    """A row that only `count` threads use, all of which use `row` now: this one or a copy."""
+    """Row for the sole use of `count` threads, which use `row` now: the same row or a copy."""
     if k.users[row] == count:
         return row
     new = _take(k)

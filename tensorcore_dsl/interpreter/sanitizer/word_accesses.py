@@ -253,7 +253,7 @@ def touch_warp(
 ) -> int:
     """`touch_words` of the warp that begins with thread `first`, whose access has a serial number.
 
-    addresses: where those of its lanes are. active: bits of the active lanes.
+    addresses: pointer to the lanes' addresses. active: bits of the active lanes.
     """
     places, local, strong = where.places, where.memory != GLOBAL, _strength(book, serial)
     if strong == NON_COHERENT:  # no write at all is right
@@ -434,8 +434,10 @@ def _warp_knows(book: Any, code: int, first: int, local: bool) -> bool:
 
 @inlined
 def _together(book: Any, addresses: int, active: int, first: int, lanes_of: Any, slots: Any) -> int:
-    """Set by lane of a warp: the active lanes that access the same and know the same, for the first
-    one of them. The result has the bits of these first ones."""
+    """For each group of active lanes with equal addresses and knowledge, store its lanes at its first lane.
+
+    The result has a bit for the first lane of each group.
+    """
     if active == FULL and native.has_stride64(addresses, 0) and _know_the_same(book, first):
         lanes_of[0] = FULL
         return 1

@@ -129,7 +129,7 @@ class RandomSchedule:
         return take(chunk, at, taken)
 
     def _some_lanes(self, random: np.random.Generator, taken: np.ndarray) -> np.ndarray:
-        """In half of the cases the lanes of a drawn part of each warp, where it has threads."""
+        """Half of the time, the threads in a random part of each warp; else all."""
         if random.random() < 0.5:
             return taken
         first, last = np.sort(random.integers(0, WARP, 2))

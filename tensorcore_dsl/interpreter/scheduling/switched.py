@@ -162,7 +162,7 @@ class SwitchedSchedule:
         return False
 
     def _relent(self) -> bool:
-        """Nobody can go on but those that poll: let those of the first stop do so, else these."""
+        """Only polling warps can go on: end the first stop, or let them poll for a while if none stops."""
         held = self.stopped > 0
         if not held.any():
             self.turns += 1

@@ -48,8 +48,8 @@ def init_all(
 ) -> int:
     """Initialise the barriers of the active threads, or invalidate them; 0 or an error.
 
-    active: their numbers. index, state, used: those of `Mbarriers`, whose rows suffice; states: the
-    shadow of the CTAs.
+    active: numbers of the threads. index, state, used: arrays of `Mbarriers`, with enough rows. states:
+    the shadow of the CTAs.
     """
     ctas, slots = index.shape
     group = addresses.size // ctas

@@ -335,7 +335,7 @@ class Mbarriers(EagerDict):
     def _count(
         self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, size: int, phases: np.ndarray
     ) -> None:
-        """Count bytes for threads in `phases`, which become those of the barriers."""
+        """Count bytes for threads. phases: receives the phases of the barriers."""
         failure = complete_all(ctas, addresses, size, self.index, self.state, phases)
         if failure:
             at = failure & 0xFFFFFFFF

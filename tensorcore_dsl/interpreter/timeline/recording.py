@@ -1,7 +1,7 @@
 """Recording of an emulated run: the steps of each warp, as input of the cost model.
 
-The order of the run is one legal order; only the dependences in it count: who arrives at which
-phase of which barrier, who waits for it, and which copies complete it.
+The order of the run is one of many legal orders. Only its dependences count: arrivals at the phases
+of barriers, waits for them, and copies that complete them.
 """
 
 from __future__ import annotations

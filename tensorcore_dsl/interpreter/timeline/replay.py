@@ -50,8 +50,11 @@ SHORT_STALL_CYCLES = 12  # shorter stalls are part of an issuing segment
 
 
 class Segment(NamedTuple):
-    """What a warp does from `start` to `end`: "issue", "wait" (phase), "groups" (asynchronous
-    operations), "registers" (an operand) or "unit" (a busy unit), at the step `at`."""
+    """A warp's state from `start` to `end`, at the step `at`.
+
+    It is "issue", "wait" (for a phase), "groups" (of asynchronous operations), "registers" (waiting for
+    an operand) or "unit" (waiting for a busy unit).
+    """
 
     start: float
     end: float

@@ -168,8 +168,10 @@ class Timeline(EagerDict):
 
     @property
     def cold(self) -> float:
-        """The part of loads that wait for DRAM: all if the L2 cache is too small for the arrays,
-        else those of the first wave."""
+        """The part of loads that wait for DRAM.
+
+        It is 1 if the L2 cache is too small for the arrays, else the share of the first wave.
+        """
         assumed = self._assumed.get("cold")
         fits = self.recording.operands < SM_90A["l2_bytes"].value
         return float((1 / self.waves if fits else 1.0) if assumed is None else assumed)
@@ -244,14 +246,14 @@ class Timeline(EagerDict):
         Parameters
         ----------
         cta : int
-            Of those that were recorded, from 0.
+            Number of a recorded CTA, from 0.
         path : str or Path, optional
-            Where to save the picture.
+            File for the picture.
 
         Returns
         -------
         matplotlib.figure.Figure
-            Which notebooks display.
+            Notebooks display it.
 
         Raises
         ------

@@ -119,7 +119,7 @@ def array_kind(cls: type) -> Array | None:
 
 
 def has_stream(kind: Kind) -> bool:
-    """Whether the library of an array has a current stream."""
+    """True if the library of an array has a current stream."""
     return isinstance(kind, Tensor) or (isinstance(kind, AttributeArray) and kind.own_stream)
 
 

@@ -115,7 +115,7 @@ class Reader(Code):
             self._require(self.builder.not_(self._is_true(recording)))
 
     def _is_true(self, owned: Any) -> Any:
-        """Whether an object, which is released, is True."""
+        """True if an object is Python's True. It is released."""
         self._release(owned)
         return self._equal(owned, id(True))
 

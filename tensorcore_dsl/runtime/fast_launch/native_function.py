@@ -37,7 +37,7 @@ class FunctionTable(bytearray):
 
 @cache
 def available() -> bool:
-    """Whether this Python can call the generated machine code."""
+    """True if this Python can call the generated machine code."""
     return (
         platform.python_implementation() == "CPython"
         and ctypes.sizeof(ctypes.c_void_p) == WORD
