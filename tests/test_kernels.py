@@ -16,8 +16,13 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels.choosing.choice import choose, choose_promoted, choose_swiglu
 from tensorcore_dsl.kernels.choosing.menu import MIN_SPLIT_SLABS, WGMMA, candidates
 from tensorcore_dsl.kernels.choosing.ranking import ranking
-from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
+from tensorcore_dsl.kernels.hopper.config import (
+    SWIZZLE_BYTES,
+    HopperConfig,
+    HopperTraits,
+    part_width,
+    promotion_registers,
+)
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma
 from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.scaled_gemm import is_plain

@@ -16,10 +16,15 @@ from tensorcore_dsl.kernels.choosing.batch_invariance import is_allowed, needed_
 from tensorcore_dsl.kernels.choosing.features import features
 from tensorcore_dsl.kernels.choosing.menu import Config, Menu, as_loaded, fits
 from tensorcore_dsl.kernels.choosing.ranking import ranking
-from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm, fragments_registers
-from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
-from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
+from tensorcore_dsl.kernels.hopper.config import (
+    SMEM_BYTES,
+    SMEM_RESERVED,
+    SWIZZLE_BYTES,
+    HopperConfig,
+    fragments_registers,
+    part_width,
+    promotion_registers,
+)
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.problem import families, padding
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
@@ -199,19 +204,17 @@ def choose(
     return next(config for _, config in ranking(shape) if is_feasible(config))  # type: ignore[return-value,arg-type]
 
 
-def choose_for(
-    problem: GemmProblem, kernel: tc.Kernel, needs_registers: bool, contiguous: GemmProblem
-) -> HopperConfig:
+def choose_for(problem: GemmProblem, needs_registers: bool, contiguous: GemmProblem) -> HopperConfig:
     """Choose the configuration for a problem of `gemm`; needs_registers: see HopperTraits.
 
     contiguous: the problem with contiguous operands, whose choice determines the division of K.
     """
-    if kernel is f32_gemm:
+    if problem.multiplied_as == tc.f32:
         return choose_config(problem, "sm90")  # type: ignore[no-any-return]
     shape = shape_of(problem)
 
     def has_registers(config: HopperConfig, needs_registers: bool) -> bool:
-        if kernel is promoted_fp8_gemm:
+        if shape.promoted:
             return has_promotion_registers(config)
         if needs_registers and (config.registers or config.consumers > 2):
             return False  # the accumulators fill all registers that a consumer can have

@@ -20,9 +20,9 @@ from tensorcore_dsl.kernels.hopper.config import (
     FRAGMENT_ROOM,
     SWIZZLE_BYTES,
     HopperConfig,
+    part_width,
+    resident_ctas,
 )
-from tensorcore_dsl.kernels.hopper.f64_gemm import resident_ctas
-from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape, active_clusters
 from tensorcore_dsl.kernels.sizes import cdiv
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReductions
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
@@ -26,6 +27,10 @@ FRAGMENT_REGISTERS = 16  # registers of a thread for fragments of 64 rows and on
 FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}
 MAX_SPLIT_K_ACCUMULATORS = 64  # that leave registers for the epilogue of split-K, with equal shares
 TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # if the producer's warps transpose tiles
+# Promotion: columns whose products and accumulators fit 240 registers together, and columns that wider tiles
+# multiply at a time.
+MAX_SINGLE_PASS, MAX_PART = 208, 128
+SPLIT_REGISTERS = 64  # registers of a thread for f32 operands as parts, 64 rows and 32 of K of two k_tiles
 
 
 @dataclass(frozen=True)
@@ -304,3 +309,42 @@ class HopperTraits:
         reads_c = self.has_c and not self.c_in_pairs
         takes_more = isinstance(self.epilogue, EpilogueCall) and bool(self.epilogue.names)
         return self.row_reductions is not None or reads_c or takes_more
+
+
+def part_width(config: HopperConfig) -> int:
+    """Columns of promoted fp8 multiplied at a time, so that products and accumulators fit the registers.
+
+    It is BN or an equal part of it, a multiple of 8.
+    """
+    if config.BN <= MAX_SINGLE_PASS:
+        return config.BN
+    return max(width for width in range(8, MAX_PART + 1, 8) if config.BN % width == 0)
+
+
+def promotion_registers(config: HopperConfig, width: int, extra_producers: int = 0) -> tuple[int, ...]:
+    """Registers per thread of producer and consumer of promoted fp8; () if an equal share is enough.
+
+    Addresses and loop state take about 20 registers of the equal share of 168. A producer that
+    also loads scales needs 56: 56 + 2 * 224 = 3 * 168.
+    """
+    accumulators, products = config.BN // 2, width // 2
+    uneven = config.consumers == 2 and accumulators + products > 148
+    return ((56, 224) if extra_producers else PRODUCER_CONSUMER_REGISTERS) if uneven else ()
+
+
+def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
+    """Registers per thread of producer and consumer of f32 operands; () if an equal share is enough."""
+    uneven = config.consumers == 2 and config.BN + SPLIT_REGISTERS > 136
+    return TRANSPOSER_CONSUMER_REGISTERS if uneven else ()
+
+
+def resident_ctas(config: AmpereConfig) -> int:
+    """CTAs of the f64 kernel that an SM runs at a time, by registers and shared memory.
+
+    A thread has two registers for each of its accumulators, and others for fragments. Large tiles
+    take the whole share of a thread of 8 warps.
+    """
+    accumulators = config.WM * config.WN // 16
+    warps = 8 if accumulators > 64 else 16 if accumulators > 32 else 20
+    stages = config.stages * (config.BM + config.BN) * config.BK * 8
+    return max(1, min(warps * 32 // config.threads, SMEM_BYTES // (stages + SMEM_RESERVED)))

@@ -26,9 +26,9 @@ from functools import partial
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
-    TRANSPOSER_CONSUMER_REGISTERS,
     HopperConfig,
     HopperTraits,
+    fragments_registers,
 )
 from tensorcore_dsl.kernels.hopper.epilogue import same_row
 from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles
@@ -49,7 +49,6 @@ from tensorcore_dsl.kernels.split_f32 import SLAB, split, split_all
 
 HIGH, LOW = 0, 1  # slabs of a stage
 TERMS = ((LOW, HIGH), (HIGH, LOW), (HIGH, HIGH))  # parts of A and of B: small products first
-SPLIT_REGISTERS = 64  # of a thread: parts of 64 rows and 32 of K, of this and of the next k_tile
 MAX_AT_ONCE = 4  # vectors that a thread reads before it splits them
 # Consumers -> columns whose accumulators and products fit the registers with fragments of A.
 MAX_COLUMNS = {1: 128, 2: 96, 3: 32}
@@ -122,12 +121,6 @@ def f32_fragments_gemm(
             registers=fragments_registers(config),
         ),
     )
-
-
-def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
-    """Registers per thread of producer and consumer; () if an equal share is enough."""
-    uneven = config.consumers == 2 and config.BN + SPLIT_REGISTERS > 136
-    return TRANSPOSER_CONSUMER_REGISTERS if uneven else ()
 
 
 def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):

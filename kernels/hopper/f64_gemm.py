@@ -31,7 +31,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.epilogue import store_pair
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
-from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
+from tensorcore_dsl.kernels.hopper.config import resident_ctas
 from tensorcore_dsl.kernels.hopper.f64_operands import (
     WIDTH,
     fragments_of_a,
@@ -89,18 +89,6 @@ def f64_streamk_gemm(
     pipeline = make_f64_pipeline(a, b, work, config, traits)
     output = Output(c, d, alpha, beta, config, traits)
     multiply(pipeline, FixUp(output, work, partials, flags))
-
-
-def resident_ctas(config: AmpereConfig) -> int:
-    """CTAs that an SM runs at a time, by registers and shared memory.
-
-    A thread has two registers for each of its accumulators, and others for fragments. Large tiles
-    take the whole share of a thread of 8 warps.
-    """
-    accumulators = config.WM * config.WN // 16
-    warps = 8 if accumulators > 64 else 16 if accumulators > 32 else 20
-    stages = config.stages * (config.BM + config.BN) * config.BK * 8
-    return max(1, min(warps * 32 // config.threads, SMEM_BYTES // (stages + SMEM_RESERVED)))
 
 
 # -- the tiles and parts of tiles of a CTA --------------------------------------------------

@@ -16,10 +16,11 @@ from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     HopperConfig,
     HopperTraits,
+    promotion_registers,
 )
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
-from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, promotion_registers
+from tensorcore_dsl.kernels.hopper.promotion import consume_promoted
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
     GemmParts,

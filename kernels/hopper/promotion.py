@@ -12,12 +12,10 @@ from functools import partial
 from itertools import product
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import PRODUCER_CONSUMER_REGISTERS, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits, part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, select_wgmma, warp_specialized_gemm
 
-MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
-MAX_PART = 128  # columns that wider tiles multiply at a time
 MAX_IN_TURNS = 144  # columns whose accumulators and two sets of products fit the registers
 
 
@@ -39,27 +37,6 @@ def promoted_gemm(a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperT
             registers=promotion_registers(config, width),
         ),
     )
-
-
-def part_width(config: HopperConfig) -> int:
-    """Columns multiplied at a time, so that products and all accumulators fit the registers.
-
-    It is BN or an equal part of it, a multiple of 8.
-    """
-    if config.BN <= MAX_SINGLE_PASS:
-        return config.BN
-    return max(width for width in range(8, MAX_PART + 1, 8) if config.BN % width == 0)
-
-
-def promotion_registers(config: HopperConfig, width: int, extra_producers: int = 0):
-    """Registers per thread of producer and consumer; () if an equal share is enough.
-
-    Addresses and loop state take about 20 registers of the equal share of 168. A producer that
-    also loads scales needs 56: 56 + 2 * 224 = 3 * 168.
-    """
-    accumulators, products = config.BN // 2, width // 2
-    uneven = config.consumers == 2 and accumulators + products > 148
-    return ((56, 224) if extra_producers else PRODUCER_CONSUMER_REGISTERS) if uneven else ()
 
 
 def mma_part(pipeline, mma, products, consumer, slab, part: int):

@@ -15,9 +15,9 @@ from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, Ampe
 from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.choosing.batch_invariance import check_config
 from tensorcore_dsl.kernels.hopper import row_reduction
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits, resident_ctas
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS, f32_fragments_gemm, f32_gemm
-from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, resident_ctas
+from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host import operands
@@ -231,7 +231,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, contiguous: Ge
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     if config is None:
-        config = choice.choose_for(problem, kernel, needs_registers, contiguous)
+        config = choice.choose_for(problem, needs_registers, contiguous)
     if not problem.dtype.is_float and config.BN % 16 and config.BN != 24:
         raise tc.ArgumentError(f"s8 products take BN = 24 or a multiple of 16: {config}")
     if kernel is f32_gemm:
