@@ -196,7 +196,7 @@ def _is_quiet(
     # Stores are noted by the detector itself where it has something to report: first, all are
     # checked. To have noted some loads does no harm.
     serial = new_serial(book, step, first)
-    if touches_row(book, where, kind, serial, at, lanes, first, size):
+    if touches_row(book, where, kind, CHECK | NOTE, serial, at, lanes, first, size):
         return True
     quiet, todo = True, CHECK if stores else CHECK | NOTE
     while quiet and todo != 0:

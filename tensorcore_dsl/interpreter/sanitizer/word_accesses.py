@@ -120,7 +120,7 @@ def touch_words(
         for lane in range(32):
             lanes |= int(active[first + lane]) << lane
         serial = new_serial(book, step, first)
-        if todo == CHECK | NOTE and touches_row(book, where, kind, serial, at, lanes, first, size):
+        if todo & CHECK and touches_row(book, where, kind, todo, serial, at, lanes, first, size):
             continue
         if touch_warp(book, where, kind, todo, serial, at, lanes, first, size):
             return 1
@@ -198,7 +198,7 @@ def note_loads(book: Any, where: Any) -> None:
         for lane in range(32):
             words[lane] = np.uint64(peek32(at + 4 * (LOG_ADDRESSES + lane % count)))
         addresses, first = words.ctypes.data, (int(peek32(book[WHO] + 4 * serial)) & WARP_MASK) * 32
-        if not touches_row(book, where, LOAD, serial, addresses, lanes, first, size):
+        if not touches_row(book, where, LOAD, CHECK | NOTE, serial, addresses, lanes, first, size):
             touch_warp(book, where, LOAD, CHECK | NOTE, serial, addresses, lanes, first, size)
         book[NOTED] += 1
     if book[NOTED] == book[LOGGED]:
@@ -207,7 +207,15 @@ def note_loads(book: Any, where: Any) -> None:
 
 @compiled_once
 def touches_row(
-    book: Any, where: Any, kind: int, serial: int, addresses: int, active: int, first: int, size: int
+    book: Any,
+    where: Any,
+    kind: int,
+    todo: int,
+    serial: int,
+    addresses: int,
+    active: int,
+    first: int,
+    size: int,
 ) -> bool:
     """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
     conflict with them; else nothing is done."""
@@ -221,7 +229,9 @@ def touches_row(
     if which < 0 or offset < 0:
         return False
     shift = places[which, SHIFT]
-    if (size | offset) & (1 << shift) - 1 != 0 or offset + 32 * size > places[which, LIMIT]:
+    if (size | offset) & (1 << shift) - 1 != 0 or offset + (size if alike else 32 * size) > places[
+        which, LIMIT
+    ]:
         return False
     if alike:  # often a parameter, which nobody writes and many read
         for granule in range(offset >> shift, (offset + size - 1 >> shift) + 1):
@@ -230,12 +240,12 @@ def touches_row(
         return alike
     granule, each, local = offset >> shift, size >> shift, memory != GLOBAL
     at = places[which, POINTER_LINES] + 8 * (granule >> LINE_BITS)
-    done = granule & 31 == 0 and each <= 8 and _touch_lines(book, kind, at, each, serial, first, local)
+    done = granule & 31 == 0 and each <= 8 and _touch_lines(book, kind, todo, at, each, serial, first, local)
     if not done:
         open_lines(places[which], granule, granule + 32 * each - 1)
         writes = places[which, POINTER_WRITES] + 4 * granule
         reads = places[which, POINTER_READS] + 4 * granule
-        done = _touch_row(book, kind, writes, reads, each, serial, first, local)
+        done = _touch_row(book, kind, todo, writes, reads, each, serial, first, local)
     return done
 
 
@@ -312,7 +322,9 @@ def _know_the_same(book: Any, first: int) -> bool:
 
 
 @compiled
-def _touch_lines(book: Any, kind: int, lines: int, each: int, serial: int, first: int, local: bool) -> bool:
+def _touch_lines(
+    book: Any, kind: int, todo: int, lines: int, each: int, serial: int, first: int, local: bool
+) -> bool:
     """`_touch_known` for all lanes of a warp, which access `each` whole lines.
 
     lines: address of their codes, which are of the same kind, or known to all threads.
@@ -328,7 +340,7 @@ def _touch_lines(book: Any, kind: int, lines: int, each: int, serial: int, first
         if kind == STORE and good and read >> LANE_BITS > floor:
             step = int(peek32(book[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
             good = int(peek8(book[STRONG] + step)) != NON_COHERENT
-    for part in range(each if good else 0):
+    for part in range(each if good and todo & NOTE else 0):
         at, code = lines + 8 * part, serial << LANE_BITS | ROW + each - 1 + part
         if kind == STORE:
             poke64(at, np.uint64(code))
@@ -352,7 +364,7 @@ def _line_is_known(book: Any, code: int, row: int, floor: int, first: int, local
 
 @compiled
 def _touch_row(
-    book: Any, kind: int, writes: int, reads: int, each: int, serial: int, first: int, local: bool
+    book: Any, kind: int, todo: int, writes: int, reads: int, each: int, serial: int, first: int, local: bool
 ) -> bool:
     """`_touch_known` for all lanes of a warp, which access `each` granules, one behind the other.
 
@@ -375,6 +387,8 @@ def _touch_row(
         if kind == STORE and int(peek8(book[STRONG] + step)) == NON_COHERENT:
             return False
     code = serial << LANE_BITS
+    if todo & NOTE == 0:
+        return True
     if kind == STORE:
         _fill(writes, each, code)
         for granule in range(each):
