@@ -65,7 +65,7 @@ class Memories(NamedTuple):
         Arrays of shared memory.
     group, peers : int
         Threads of a CTA, and CTAs of a cluster.
-    book, own_places, global_places : array
+    book, own_areas, global_areas : array
         Those of the detector of races; empty without one.
     witness, show : int
         Addresses of the functions that see what code of regions cannot judge, and all accesses. 0 for
@@ -77,8 +77,8 @@ class Memories(NamedTuple):
     group: int
     peers: int
     book: Any
-    own_places: Any
-    global_places: Any
+    own_areas: Any
+    global_areas: Any
     witness: int
     show: int
 
@@ -102,7 +102,7 @@ def record(ctx: Any, witness: int) -> tuple[np.ndarray, Memories]:
     none = np.empty(0, np.int64)
     of_races = (none, none[:, None], none[:, None])
     if detector is not None:
-        of_races = (detector.book, detector.places[OWN], detector.places[GLOBAL])
+        of_races = (detector.book, detector.areas[OWN], detector.areas[GLOBAL])
     peers, seen = (0, 0) if detector is None else (detector.peers, shown.address())
     shared = ctx.shared.storage.arrays
     memories = Memories(ctx.globals.table, shared, ctx.group, peers, *of_races, witness, seen)
@@ -175,12 +175,12 @@ def _is_quiet(
     book = memories.book
     if book[NEXT] >= book[END] or (which == GLOBAL and book[EARLIER] != 0):
         return False
-    at, count = memories.own_places.ctypes.data, memories.own_places.shape[0]
+    at, count = memories.own_areas.ctypes.data, memories.own_areas.shape[0]
     if which == GLOBAL:
-        at, count = memories.global_places.ctypes.data, memories.global_places.shape[0]
-    places = native.array_at(at, (count, ITEMS), np.int64)
+        at, count = memories.global_areas.ctypes.data, memories.global_areas.shape[0]
+    areas = native.array_at(at, (count, ITEMS), np.int64)
     kind = STORE if stores else LOAD
-    where = Where(which, places, memories.table, memories.peers, memories.group)
+    where = Where(which, areas, memories.table, memories.peers, memories.group)
     book[SINCE] = ALWAYS
     if which == OWN:
         if not stores and logs_load(book, where, step, addresses, lanes, first, size):
@@ -297,13 +297,13 @@ def shared_access(  # noqa: PLR0915
             elif good:
                 good = shadow.are_filled(states_of, known, address, address + 31 * step + size)
                 good = good or shadow.all_written(state, 31 * step + size)
-        place = shared.data.ctypes.data + cta * limit
+        base = shared.data.ctypes.data + cta * limit
         if good:
-            _move_row(words, place + address, step, width, count, stores)
+            _move_row(words, base + address, step, width, count, stores)
             return 0
         plain = not stores and size >= 4
         if plain and _words_are_plain(addresses, size, limit, states_of, known, checked):
-            _gather(words, addresses, place, width, count)
+            _gather(words, addresses, base, width, count)
             return 0
     if not stores:
         disclose(shared, cta, False)
@@ -420,35 +420,35 @@ def _words_are_plain(addresses: int, size: int, limit: int, states: int, pages: 
 
 
 @native.inlined
-def _gather(words: int, addresses: int, place: int, width: int, count: int) -> None:
-    """Load `count` words at the addresses of the lanes, from the CTA at `place` on."""
+def _gather(words: int, addresses: int, base: int, width: int, count: int) -> None:
+    """Load `count` words at the addresses of the lanes, from the CTA at `base` on."""
     if width == 8 and count == 1:
         for lane in range(32):
-            poke64(words + 8 * lane, peek64(place + int(peek32(addresses + 4 * lane))))
+            poke64(words + 8 * lane, peek64(base + int(peek32(addresses + 4 * lane))))
     elif width == 4 and count == 1:
         for lane in range(32):
-            native.poke32(words + 4 * lane, peek32(place + int(peek32(addresses + 4 * lane))))
+            native.poke32(words + 4 * lane, peek32(base + int(peek32(addresses + 4 * lane))))
     else:
         for lane in range(32):
-            at = place + int(peek32(addresses + 4 * lane))
+            at = base + int(peek32(addresses + 4 * lane))
             for word in range(count):
                 native.move(words + (word * 32 + lane) * width, at + word * width, width)
 
 
 @native.inlined
-def _move_row(words: int, place: int, step: int, width: int, count: int, stores: bool) -> None:
-    """Load or store `count` words of all lanes, `step` bytes apart from `place` on."""
+def _move_row(words: int, base: int, step: int, width: int, count: int, stores: bool) -> None:
+    """Load or store `count` words of all lanes, `step` bytes apart from `base` on."""
     if count == 1 and step == width:
         for byte in range(0, 32 * width, 8):
             if stores:
-                poke64(place + byte, peek64(words + byte))
+                poke64(base + byte, peek64(words + byte))
             else:
-                poke64(words + byte, peek64(place + byte))
+                poke64(words + byte, peek64(base + byte))
     else:
         for word in range(count):
             for lane in range(32):
                 register = words + (word * 32 + lane) * width
                 if stores:
-                    native.move(place + lane * step + word * width, register, width)
+                    native.move(base + lane * step + word * width, register, width)
                 else:
-                    native.move(register, place + lane * step + word * width, width)
+                    native.move(register, base + lane * step + word * width, width)

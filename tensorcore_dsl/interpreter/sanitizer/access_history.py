@@ -59,10 +59,10 @@ CHECK, NOTE = 1, 2  # what to do with an access
 # or a read that no path with a fence of proxies connects with it. ASK is added where the other
 # access was made by another cluster, so that only messages tell.
 WROTE, READ, TOGETHER, UNFENCED_WRITE, UNFENCED_READ, ASK = 1, 2, 3, 4, 5, 8
-WHAT, THREAD, PLACE, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
+WHAT, THREAD, OFFSET, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
 POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = range(
     7
-)  # columns of a memory's table of addresses
+)  # items of a memory's area: pointers to its codes, and its bounds
 
 # The *book* is what compiled functions see of the history: one array of int64, which holds numbers
 # and the real addresses of arrays. Its items:
@@ -217,13 +217,13 @@ def _order_for(book: Any, by: Any, row: int, serial: int, lanes: int, vector: in
 
 
 @compiled
-def report(book: Any, what: int, thread: int, place: int, serial: int, lanes: int) -> None:
+def report(book: Any, what: int, thread: int, offset: int, serial: int, lanes: int) -> None:
     """Add a row to `found`, while there is room."""
     if book[FOUNDS] < ROOM:
         at = book[FOUND] + 8 * COLUMNS * book[FOUNDS]
         poke64(at, np.uint64(what))
         poke64(at + 8 * THREAD, np.uint64(thread))
-        poke64(at + 8 * PLACE, np.uint64(place))
+        poke64(at + 8 * OFFSET, np.uint64(offset))
         poke64(at + 8 * SERIAL, np.uint64(serial))
         poke64(at + 8 * LANES, np.uint64(lanes))
         book[FOUNDS] += 1
@@ -258,7 +258,7 @@ def compatible(book: Any, by: Any, serial: int) -> bool:
 
 
 @compiled
-def examine(book: Any, by: Any, code: int, what: int, place: int, vector: int, reads: int) -> int:
+def examine(book: Any, by: Any, code: int, what: int, offset: int, vector: int, reads: int) -> int:
     """Check an access against a code; 1 when something is in conflict, which `found` names.
 
     vector: what must know of accesses through the generic proxy. reads: the code of the reads of the
@@ -271,23 +271,23 @@ def examine(book: Any, by: Any, code: int, what: int, place: int, vector: int, r
         if kind == MANY:
             if by.strong >> SIZE_BITS >= GPU_SCOPE and compatible(book, by, serial):
                 return 0
-            report(book, what, thread, place, serial, 0)
+            report(book, what, thread, offset, serial, 0)
             return 1
         order = order_of(book, by, serial, lanes, 0)
         step = _who(book, serial) >> WARP_BITS
         nc = what == READ and int(peek8(book[STRONG] + step)) == NON_COHERENT
         if serial > book[SINCE] or nc:
-            report(book, what, thread, place, serial, lanes)
+            report(book, what, thread, offset, serial, lanes)
             return 1
         if order != 1:
             observed = newest and what == WROTE and reads != 0 and _observed(book, by, serial, step, reads)
             if not observed and not compatible(book, by, serial):
-                report(book, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
+                report(book, what + (ASK if order == 2 else 0), thread, offset, serial, lanes)
                 if order == 0:
                     return 1
         elif vector != 0 and lanes != 0 and order_of(book, by, serial, lanes, vector) == 0:
             unfenced = UNFENCED_WRITE if what == WROTE else UNFENCED_READ
-            report(book, unfenced, thread, place, serial, lanes)
+            report(book, unfenced, thread, offset, serial, lanes)
             return 1
         newest = False
     return 0
@@ -433,11 +433,11 @@ def _elsewhere(book: Any, serial: int, thread: int) -> bool:
 
 
 @inlined
-def code_of(place: Any, granule: int, item: int) -> int:
+def code_of(area: Any, granule: int, item: int) -> int:
     """The code of a granule: of its writes (item 0) or reads (1)."""
-    code = int(peek32(place[POINTER_LINES] + 8 * (granule >> LINE_BITS) + 4 * item))
+    code = int(peek32(area[POINTER_LINES] + 8 * (granule >> LINE_BITS) + 4 * item))
     if code == APART:
-        code = int(peek32(place[POINTER_WRITES + item] + 4 * granule))
+        code = int(peek32(area[POINTER_WRITES + item] + 4 * granule))
     elif code & KIND >= ROW:
         code = _of_row(code, granule & 31)
     return code
@@ -455,20 +455,20 @@ def _of_row(code: int, granule: int) -> int:
 
 
 @compiled
-def look_up(place: Any, item: int, granules: Any, codes: Any) -> None:
+def look_up(area: Any, item: int, granules: Any, codes: Any) -> None:
     """Set the `codes` of granules: of their writes (item 0) or reads (1)."""
     for i in range(granules.size):
-        codes[i] = code_of(place, granules[i], item)
+        codes[i] = code_of(area, granules[i], item)
 
 
 @inlined
-def open_lines(place: Any, first: int, last: int) -> None:
+def open_lines(area: Any, first: int, last: int) -> None:
     """Give the granules from `first` to `last` codes of their own."""
     for line in range(first >> LINE_BITS, (last >> LINE_BITS) + 1):
-        at = place[POINTER_LINES] + 8 * line
+        at = area[POINTER_LINES] + 8 * line
         if int(peek64(at)) != APART << 32 | APART:
-            _open_line(at, place[POINTER_WRITES] + 128 * line)
-            _open_line(at + 4, place[POINTER_READS] + 128 * line)
+            _open_line(at, area[POINTER_WRITES] + 128 * line)
+            _open_line(at + 4, area[POINTER_READS] + 128 * line)
 
 
 @compiled
@@ -488,7 +488,7 @@ def touch(
     by: Any,
     kind: int,
     todo: int,
-    place: Any,
+    area: Any,
     first: int,
     last: int,
     serial: int,
@@ -497,24 +497,24 @@ def touch(
 ) -> int:
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
-    place: (ITEMS,). lanes: 0 for an asynchronous operation. vector: not
+    area: (ITEMS,). lanes: 0 for an asynchronous operation. vector: not
     ORDER if accesses through the generic proxy must have been fenced: writes before any access,
     reads before a write.
     """
     stores = kind in (STORE, STRONG_STORE)
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
-    granule, writes, reads, lines = first, place[POINTER_WRITES], place[POINTER_READS], place[POINTER_LINES]
+    granule, writes, reads, lines = first, area[POINTER_WRITES], area[POINTER_READS], area[POINTER_LINES]
     while granule <= last:
         line = lines + 8 * (granule >> LINE_BITS)
         at, at_reads, count = line, line + 4, 32
         even = max(int(peek32(line)) & KIND, int(peek32(line + 4)) & KIND) < ROW
         if granule & 31 != 0 or last - granule < 31 or not even:
-            open_lines(place, granule, granule)
+            open_lines(area, granule, granule)
             at, at_reads, count = writes + 4 * granule, reads + 4 * granule, 1
         wrote = int(peek32(at))
         read = int(peek32(at_reads))
         if wrote != seen_writes or (read != seen_reads and stores):
-            offset = granule << place[SHIFT]
+            offset = granule << area[SHIFT]
             if todo & CHECK:
                 if wrote != 0 and examine(book, by, wrote, WROTE, offset, vector, read):
                     return 1
@@ -583,27 +583,27 @@ def touch_spans(
     vector: int,
     operations: Any,
     spans: Any,
-    places: Any,
+    areas: Any,
     which: Any,
     first: int,
 ) -> int:
     """Check and note asynchronous operations from number `first` on; the number behind the last one.
 
     It stops behind a conflict, and where `found` or the nodes run short. strong, local, whole: see
-    `Actor`. todo, vector: see `touch`. places: (memories, ITEMS). which: (n,), the memory of each.
+    `Actor`. todo, vector: see `touch`. areas: (memories, ITEMS). which: (n,), the memory of each.
     """
     at, count = first, operations.serials.size
     while at < count and (at == first or (book[FOUNDS] < ROOM // 2 and has_nodes(book))):
-        thread, place = operations.threads[at], places[which[at]]
+        thread, area = operations.threads[at], areas[which[at]]
         mine = 0 if whole else 1 << thread % 32
         by = Actor(mine, thread, int(peek64(book[ROW_OF] + 8 * thread)), strong, local, whole)
-        serial, bounds, shift = operations.serials[at], spans.bounds[spans.rows[at]], place[SHIFT]
+        serial, bounds, shift = operations.serials[at], spans.bounds[spans.rows[at]], area[SHIFT]
         at += 1
         for span in range(bounds.shape[0]):
             low = max(bounds[span, 0] * spans.unit, 0)
-            high = min(bounds[span, 1] * spans.unit, place[LIMIT])
+            high = min(bounds[span, 1] * spans.unit, area[LIMIT])
             if low < high and touch(
-                book, by, kind, todo, place, low >> shift, high - 1 >> shift, serial, 0, vector
+                book, by, kind, todo, area, low >> shift, high - 1 >> shift, serial, 0, vector
             ):
                 return at
     return at

@@ -25,7 +25,7 @@ class Codes:
         (memories, lines, 2), codes of writes and reads.
     granules
         (2, memories, granules), whose lines say which of them hold anything.
-    places
+    areas
         (memories, ITEMS), where all these are.
     """
 
@@ -34,15 +34,15 @@ class Codes:
         lines = (-(-size >> shift) >> history.LINE_BITS) + 1
         self.lines = memory_pool.zeros((count, lines, 2), np.uint32)
         self.granules = memory_pool.empty((2, count, lines << history.LINE_BITS), np.uint32)
-        self.places = np.zeros((count, history.ITEMS), np.int64)
+        self.areas = np.zeros((count, history.ITEMS), np.int64)
         for item, codes in enumerate((*self.granules, self.lines)):
-            self.places[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(count)
-        self.places[:, history.SHIFT], self.places[:, history.LIMIT] = shift, size
+            self.areas[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(count)
+        self.areas[:, history.SHIFT], self.areas[:, history.LIMIT] = shift, size
 
     def codes(self, granules: np.ndarray, item: int, memory: int = 0) -> np.ndarray:
         """The codes of granules of a memory: of writes (item 0) or reads (1)."""
         codes = np.empty(len(granules), np.int64)
-        history.look_up(self.places[memory], item, np.asarray(granules, np.int64), codes)
+        history.look_up(self.areas[memory], item, np.asarray(granules, np.int64), codes)
         return codes
 
     def clear(self) -> None:

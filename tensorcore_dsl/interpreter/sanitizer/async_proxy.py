@@ -84,7 +84,7 @@ class Read:
             rows=self.rows[some],
         )
 
-    def places(self, address: int, cta: int) -> np.ndarray:
+    def readers_of(self, address: int, cta: int) -> np.ndarray:
         """(owners,) bool: it reads the byte at this address of a CTA for this owner."""
         there = (self.chunks == address // CHUNK).any(axis=1)
         return np.asarray(there[self.rows] & (self.ctas == cta))
@@ -214,7 +214,7 @@ class ProxyFences:
     def reader(self, cta: int, address: int) -> str:
         """The operation that still reads the bytes at `address`, and what to do about it."""
         for read in self.reads:
-            reads = read.places(address, cta)
+            reads = read.readers_of(address, cta)
             if reads.any():
                 row = int(np.argmax(reads))
                 what = self._describe(read, row, read.step)

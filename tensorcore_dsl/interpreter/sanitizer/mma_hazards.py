@@ -41,7 +41,7 @@ class RegisterUse:
     copies : bool
         It copies all registers of a group.
     loc : Loc or None
-        The place in the source, where it is not that of the step.
+        The location in the source, if it differs from that of the step.
     moves : bool
         It only moves registers.
     """

@@ -46,7 +46,7 @@ class RunningDetector(Detector, Protocol):
     launch: Any
     clocks: VectorClocks
     width: int
-    places: dict[int, np.ndarray]
+    areas: dict[int, np.ndarray]
     tiles: SharedTiles
 
     def columns_of(self, kind: Any, ctas: np.ndarray, keys: np.ndarray) -> np.ndarray: ...
@@ -58,10 +58,10 @@ class RaceFinding:
 
     Attributes
     ----------
-    what, place, serial, lanes : int
+    what, offset, serial, lanes : int
         A row of `access_history.found`.
     base : int
-        The CTA of the chunk whose shared memory it is, or the real address that `place` of global memory
+        The CTA of the chunk whose shared memory it is, or the real address that `offset` of global memory
         counts from.
     since : int
         It was in flight from this serial number on.
@@ -75,7 +75,7 @@ class RaceFinding:
     kind: int
     step: int
     thread: int
-    place: int
+    offset: int
     serial: int
     lanes: int
     base: int
@@ -207,13 +207,13 @@ class RaceFinding:
         """The bytes, and the element that they are of."""
         races = self.races
         shift = history.SHIFT
-        size = 1 << int(races.places[history.GLOBAL if self._is_global else history.OWN][0][shift])
+        size = 1 << int(races.areas[history.GLOBAL if self._is_global else history.OWN][0][shift])
         if self._is_global:
-            return str(races.launch.element(self.base + self.place, size))
-        text = f"shared bytes {self.place:#x} to {self.place + size - 1:#x}"
+            return str(races.launch.element(self.base + self.offset, size))
+        text = f"shared bytes {self.offset:#x} to {self.offset + size - 1:#x}"
         if self.base != self.thread // races.names.group or self._owner is not races:
             text += f" of CTA {races.names.cta_name(self.base)}"
-        element = races.tiles.element(self.place)
+        element = races.tiles.element(self.offset)
         return f"{element} ({text})" if element else text
 
     def _together(self, here: Loc | None) -> str:
@@ -395,14 +395,14 @@ class RaceFinding:
         wait = self._synchronisation(races, mine // WARP, 1, races.now, last=True)
         if not knows.any() or arrival is None or wait is None:
             return ""
-        places, reasons, who = [], [], races.launch.who
+        points, reasons, who = [], [], races.launch.who
         if not knows[:, lanes].all(axis=1).any():
-            places.append(f"before {_named(races, int(who[arrival]), here)}")
+            points.append(f"before {_named(races, int(who[arrival]), here)}")
             reasons.append(f"which hands on what lane {ranges(np.flatnonzero(knows.any(axis=0)))} did")
         if not knows[self.thread % WARP].any():
-            places.append(f"after {_named(races, int(who[wait]), here)}")
+            points.append(f"after {_named(races, int(who[wait]), here)}")
             reasons.append(f"where lane {ranges(np.flatnonzero(knows.any(axis=1)))} alone has waited")
-        parts = ", and ".join(map(", ".join, zip(places, reasons, strict=True)))
+        parts = ", and ".join(map(", ".join, zip(points, reasons, strict=True)))
         return parts and f"tc.syncwarp() would order the two: {parts}"
 
     def _advice_for_ctas(self, abroad: bool, here: Loc | None) -> str:
@@ -422,16 +422,16 @@ class RaceFinding:
         if not learned and (signal := self._signal_behind(abroad, cluster, columns)):
             return signal
         known = known[:, cta % width : cta % width + group]  # by thread of my CTA, and of the other
-        knows, places = known >= self.serial, []
+        knows, points = known >= self.serial, []
         if not learned and knows.any():
             signaller = cta + int(known.max(axis=0).argmax())
             signal = self._strong(owner, signaller, int(known.max()), Effect.STORE, here)
-            places.append(f"before {signal}, which hands on what {owner.names.describe(signaller)} did")
+            points.append(f"before {signal}, which hands on what {owner.names.describe(signaller)} did")
         if not knows[self.thread - first].any() and knows.any():
             waiter = first + int(knows.any(axis=1).argmax())
             wait = self._strong(races, waiter, races.now, Effect.LOAD, here)
-            places.append(f"after {wait}, where {races.names.describe(waiter)} has waited")
-        return f"tc.barrier() would order the two: {', and '.join(places)}" if places else ""
+            points.append(f"after {wait}, where {races.names.describe(waiter)} has waited")
+        return f"tc.barrier() would order the two: {', and '.join(points)}" if points else ""
 
     def _signal_behind(self, abroad: bool, cluster: int, columns: np.ndarray) -> str:
         """Which signal to other CTAs hands on the other access, in these columns of a cluster; or ""."""

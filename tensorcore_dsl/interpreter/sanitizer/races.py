@@ -65,7 +65,7 @@ class Races(HappensBefore):
     ----------
     registers
         Of the machine.
-    places
+    areas
         By memory, the rows that say where the codes are: by CTA, or by allocation.
     booked
         The rows of clocks whose addresses are in the book.
@@ -113,8 +113,8 @@ class Races(HappensBefore):
         self.log = memory_pool.empty((history.LOG_ROOM, history.LOG_COLUMNS), np.uint32)
         self.book = self._book(width)
         self.early = EarlierLaunches(self)
-        self.places = {history.OWN: self.codes.places, history.GLOBAL: self._arrays()}
-        self.places[history.CLUSTER] = self.places[history.OWN]
+        self.areas = {history.OWN: self.codes.areas, history.GLOBAL: self._arrays()}
+        self.areas[history.CLUSTER] = self.areas[history.OWN]
         self.first_cluster = geometry.first // self.peers
         for device, known in enumerate(launch.earlier_known):
             self.clocks.start(device, known)
@@ -147,7 +147,7 @@ class Races(HappensBefore):
         for row, (_, size, real, _, _) in zip(rows, self.table, strict=True):
             stretch = self.launch.range_of(int(real)) if size else None
             if stretch is not None:
-                row[:] = stretch.places[0]
+                row[:] = stretch.areas[0]
                 row[history.ORIGIN] = int(real) - stretch.low
         return rows
 
@@ -161,7 +161,7 @@ class Races(HappensBefore):
         return book
 
     def _where(self, memory: int) -> Where:
-        return Where(memory, self.places[memory], self.table, self.peers, self.chunk.group)
+        return Where(memory, self.areas[memory], self.table, self.peers, self.chunk.group)
 
     def _reserve(self, count: int) -> np.ndarray:
         """The book, with room for `count` serial numbers and some nodes."""
@@ -247,9 +247,9 @@ class Races(HappensBefore):
             return bool(book[history.FOUNDS])
 
         def judge() -> race_report.RaceFinding | None:
-            return self._judge(memory, kind, at, equality, place, start, since)
+            return self._judge(memory, kind, at, equality, origin_of, start, since)
 
-        def place(thread: int) -> tuple[int, np.ndarray]:
+        def origin_of(thread: int) -> tuple[int, np.ndarray]:
             return self._base(memory, thread, int(addresses[thread])), mask & (addresses == addresses[thread])
 
         if not touch(todo, mask, since):
@@ -274,10 +274,10 @@ class Races(HappensBefore):
             yield
 
     def _base(self, memory: int, thread: int, address: int) -> int:
-        """The CTA of the chunk, or the real address, from which places of an access count."""
+        """The CTA of the chunk, or the real address, from which offsets of an access count."""
         if memory == history.GLOBAL:
             which = (address >> 40) - 1
-            origin = int(self.places[memory][which][history.ORIGIN])
+            origin = int(self.areas[memory][which][history.ORIGIN])
             return int(self.table[which][2]) - origin
         cta, rank = thread // self.chunk.group, address >> CLUSTER_SHIFT
         remote = memory == history.CLUSTER and rank > 0
@@ -289,14 +289,14 @@ class Races(HappensBefore):
         kind: int,
         step: int,
         equality: Callable[[], history.StoreEquality] | None,
-        place: Callable[[int], tuple[int, np.ndarray | None]],
+        origin_of: Callable[[int], tuple[int, np.ndarray | None]],
         start: int = history.SERIALS,
         since: int = ALWAYS,
         vector: int = ORDER,
     ) -> race_report.RaceFinding | None:
         """The first row of `found` that is a race; the step began with serial number `start`.
 
-        place: by thread, where places count from, and the threads that access the same bytes.
+        origin_of: by thread, where offsets count from, and the threads that access the same bytes.
         vector: what must know of accesses through the generic proxy.
         """
         mild = None
@@ -307,7 +307,7 @@ class Races(HappensBefore):
             if serial in self.inits:
                 lanes = 1 << self.inits[serial] % WARP
             equal = False
-            base, together = place(thread)
+            base, together = origin_of(thread)
             if equality is not None and what == history.WROTE:
                 agree, unchanged, _ = equality()
                 ours = int(self.launch.owner[serial // PAGE]) == self.number
@@ -373,10 +373,10 @@ class Races(HappensBefore):
     def last_writers(self, address: int) -> list[str]:
         """Who wrote last at a virtual address of global memory, each with the line."""
         which = (address >> 40) - 1
-        place = self.places[history.GLOBAL][which]
-        offset = address - int(self.table[which][0]) + int(place[history.ORIGIN])
+        area = self.areas[history.GLOBAL][which]
+        offset = address - int(self.table[which][0]) + int(area[history.ORIGIN])
         code = np.empty(1, np.int64)
-        history.look_up(place, 0, np.array([offset >> int(place[history.SHIFT])]), code)
+        history.look_up(area, 0, np.array([offset >> int(area[history.SHIFT])]), code)
         found: dict[str, None] = {}
         for serial, _ in history.entries(self.book, int(code[0])):
             names = self.launch.chunks[int(self.launch.owner[serial // PAGE])].names
@@ -420,8 +420,8 @@ class Races(HappensBefore):
                 cta, by = (np.full(len(starts), x) for x in (ctas[i], thread))
                 at = self.chunk.at_step
                 self.swizzles.access(verb, cta, starts * spans.unit, spans.unit, at, by, swizzle)
-        places = self.places[history.OWN]
-        return self._spans(history.OWN, verb, operations, spans, places, ctas, strong, vector, whole=whole)
+        areas = self.areas[history.OWN]
+        return self._spans(history.OWN, verb, operations, spans, areas, ctas, strong, vector, whole=whole)
 
     def global_spans(
         self,
@@ -446,7 +446,7 @@ class Races(HappensBefore):
             early = self.early.spans(verb == "store", operations.threads, bounds, strong, step)
             if early is not None:
                 return Conflict.of(early, operations)
-        where = stretch.places, np.zeros(len(bounds), np.int64)
+        where = stretch.areas, np.zeros(len(bounds), np.int64)
         spans = Spans(bounds - stretch.low, np.arange(len(bounds)))
         return self._spans(
             history.GLOBAL, verb, operations, spans, *where, strong, vector, stretch.low, check=check
@@ -458,7 +458,7 @@ class Races(HappensBefore):
         verb: str,
         operations: Operations,
         spans: Spans,
-        places: np.ndarray,
+        areas: np.ndarray,
         which: np.ndarray,
         strong: int,
         vector: int,
@@ -466,7 +466,7 @@ class Races(HappensBefore):
         whole: bool = False,
         check: bool = True,
     ) -> Conflict | None:
-        """places, which: see `touch_spans`. low: the real address that places of global memory count from."""
+        """areas, which: see `touch_spans`. low: the real address where offsets in global memory begin."""
         kind = (history.STORE if verb == "store" else history.LOAD) + 2 * (strong > 0)
         local, done = memory == history.OWN, 0
         while done < len(operations.serials):
@@ -475,10 +475,10 @@ class Races(HappensBefore):
                 if self.drawn != self.turn:  # another chunk has used up all numbers since
                     return None
                 how = kind, history.CHECK * check | history.NOTE, strong, local, whole, vector
-                done = history.touch_spans(book, *how, operations, spans, places, which, done)
+                done = history.touch_spans(book, *how, operations, spans, areas, which, done)
             if book[history.FOUNDS]:
-                place, step = (low + int(which[done - 1]), None), self.chunk.at_step
-                finding = self._judge(memory, kind, step, None, lambda _: place, vector=vector)  # noqa: B023
+                origin, step = (low + int(which[done - 1]), None), self.chunk.at_step
+                finding = self._judge(memory, kind, step, None, lambda _: origin, vector=vector)  # noqa: B023
                 if finding is not None:
                     return Conflict.of(finding, operations.first(done))
         return None
@@ -510,7 +510,7 @@ class Races(HappensBefore):
         others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
         ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)
-        where = Where(history.CLUSTER, self.life.places, self.table, self.peers, self.chunk.group)
+        where = Where(history.CLUSTER, self.life.areas, self.table, self.peers, self.chunk.group)
         book, at = self._prepare(self.chunk.threads // WARP + 2), self.chunk.at_step
         touch_words(book, where, history.LOAD, history.NOTE, at, ranks, others, LIFE)
 
@@ -544,8 +544,8 @@ class Races(HappensBefore):
         self.unfenced.update(zip(zip(ctas.tolist(), slots.tolist()), threads.tolist(), strict=True))
         bounds = np.stack((slots, slots + 1), axis=-1)[:, None]
         spans = Spans(bounds, np.arange(len(slots)), size)
-        places = self.places[history.OWN]
-        found = self._spans(history.OWN, "store", operations, spans, places, ctas, 0, ORDER)
+        areas = self.areas[history.OWN]
+        found = self._spans(history.OWN, "store", operations, spans, areas, ctas, 0, ORDER)
         if self.drawn == self.turn:
             self.observe(threads, columns, operations.serials)
         return None if found is None else found.tell

@@ -66,8 +66,8 @@ class Swizzles:
                 wrong = (before == other) & self._differ(ctas, granules, swizzle, other)
                 if wrong.any():
                     row, column = np.argwhere(wrong)[0]
-                    place = int(granules[row, column]) << self.shift
-                    self._refuse(int(threads[row]), step, place, _name(swizzle), _name(other))
+                    offset = int(granules[row, column]) << self.shift
+                    self._refuse(int(threads[row]), step, offset, _name(swizzle), _name(other))
 
     def _differ(self, ctas: np.ndarray, granules: np.ndarray, swizzle: int, other: int) -> Any:
         """True if a granule holds other bytes than where `other` has put the element."""
@@ -78,9 +78,9 @@ class Swizzles:
         rows = ctas[:, None, None]
         return (data[rows, here] != data[rows, np.minimum(there, last)]).any(axis=-1)
 
-    def _refuse(self, thread: int, step: int, place: int, swizzle: str, other: str) -> None:
+    def _refuse(self, thread: int, step: int, offset: int, swizzle: str, other: str) -> None:
         raise EmulationError(
-            f"{self.chunk.describe(thread)} reads shared {place:#x} through {swizzle}, but it was "
+            f"{self.chunk.describe(thread)} reads shared {offset:#x} through {swizzle}, but it was "
             f"written through {other}, which puts other elements there: read it through a tile of "
             "the swizzle of its last write, or write it anew first",
             self.chunk.loc(step),

@@ -250,10 +250,10 @@ class VectorClocks:
         rows = self.rows
         named = [rows.foreign, rows.merges[: int(rows.counts[MERGES]), 1]]
         used = np.unique(np.concatenate(([0], *named)))
-        places = np.zeros(len(self.sets), np.int64)
-        places[used] = np.arange(len(used))
+        new_numbers = np.zeros(len(self.sets), np.int64)
+        new_numbers[used] = np.arange(len(used))
         for numbers in named:
-            numbers[:] = places[numbers]
+            numbers[:] = new_numbers[numbers]
         self.sets = [self.sets[number] for number in used]
         self.kept = len(used)
 

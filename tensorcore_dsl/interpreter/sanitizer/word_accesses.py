@@ -90,7 +90,7 @@ class Where(NamedTuple):
     ----------
     memory : int
         OWN, CLUSTER or GLOBAL.
-    places : array
+    areas : array
         (CTAs or allocations, ITEMS): where their codes are.
     table : array
         The allocations.
@@ -99,7 +99,7 @@ class Where(NamedTuple):
     """
 
     memory: int
-    places: Any
+    areas: Any
     table: Any
     peers: int
     group: int
@@ -152,22 +152,22 @@ def logs_load(book: Any, where: Any, step: int, addresses: int, lanes: int, firs
     """
     if book[LOGGED] == LOG_ROOM or int(peek8(book[STRONG] + step)) != 0 or not _know_the_same(book, first):
         return False
-    place, low, high, bits = where.places[first // where.group], FULL, 0, 0
+    area, low, high, bits = where.areas[first // where.group], FULL, 0, 0
     if lanes == FULL:
         low, high, bits = native.min32(addresses), native.max32(addresses), native.or32(addresses)
     for lane in range(0 if lanes == FULL else 32):
         if lanes >> lane & 1:
             address = int(peek32(addresses + 4 * lane))
             low, high, bits = min(low, address), max(high, address), bits | address
-    if bits & (size - 1) != 0 or high + size > place[LIMIT]:
+    if bits & (size - 1) != 0 or high + size > area[LIMIT]:
         return False
     floor, known = int(peek32(book[FLOOR] + 4 * int(peek64(book[ROW_OF] + 8 * first)))), True
-    granules = place[SHIFT] + LINE_BITS
+    granules = area[SHIFT] + LINE_BITS
     for line in range(low >> granules, (high + size - 1 >> granules) + 1):
-        code = int(peek32(place[POINTER_LINES] + 8 * line))
+        code = int(peek32(area[POINTER_LINES] + 8 * line))
         if code == APART:
             known = known and native.is_below32(
-                place[POINTER_WRITES] + 128 * line, floor + 1 << LANE_BITS, ALL
+                area[POINTER_WRITES] + 128 * line, floor + 1 << LANE_BITS, ALL
             )
         else:
             kind = code & KIND
@@ -219,7 +219,7 @@ def touches_row(
 ) -> bool:
     """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
     conflict with them; else nothing is done."""
-    memory, places = where.memory, where.places
+    memory, areas = where.memory, where.areas
     weak = _strength(book, serial) == 0 and kind in (LOAD, STORE)
     alike = kind == LOAD and native.has_stride64(addresses, 0)
     even = active == FULL and memory != CLUSTER and (alike or native.has_stride64(addresses, size))
@@ -228,23 +228,23 @@ def touches_row(
     which, offset = _located(where, int(peek64(addresses)), first)
     if which < 0 or offset < 0:
         return False
-    shift = places[which, SHIFT]
-    if (size | offset) & (1 << shift) - 1 != 0 or offset + (size if alike else 32 * size) > places[
+    shift = areas[which, SHIFT]
+    if (size | offset) & (1 << shift) - 1 != 0 or offset + (size if alike else 32 * size) > areas[
         which, LIMIT
     ]:
         return False
     if alike:  # often a parameter, which nobody writes and many read
         for granule in range(offset >> shift, (offset + size - 1 >> shift) + 1):
-            unwritten = code_of(places[which], granule, 0) == 0
-            alike = alike and unwritten and code_of(places[which], granule, 1) & KIND == MANY
+            unwritten = code_of(areas[which], granule, 0) == 0
+            alike = alike and unwritten and code_of(areas[which], granule, 1) & KIND == MANY
         return alike
     granule, each, local = offset >> shift, size >> shift, memory != GLOBAL
-    at = places[which, POINTER_LINES] + 8 * (granule >> LINE_BITS)
+    at = areas[which, POINTER_LINES] + 8 * (granule >> LINE_BITS)
     done = granule & 31 == 0 and each <= 8 and _touch_lines(book, kind, todo, at, each, serial, first, local)
     if not done:
-        open_lines(places[which], granule, granule + 32 * each - 1)
-        writes = places[which, POINTER_WRITES] + 4 * granule
-        reads = places[which, POINTER_READS] + 4 * granule
+        open_lines(areas[which], granule, granule + 32 * each - 1)
+        writes = areas[which, POINTER_WRITES] + 4 * granule
+        reads = areas[which, POINTER_READS] + 4 * granule
         done = _touch_row(book, kind, todo, writes, reads, each, serial, first, local)
     return done
 
@@ -265,7 +265,7 @@ def touch_warp(
 
     addresses: pointer to the lanes' addresses. active: bits of the active lanes.
     """
-    places, local, strong = where.places, where.memory != GLOBAL, _strength(book, serial)
+    areas, local, strong = where.areas, where.memory != GLOBAL, _strength(book, serial)
     if strong == NON_COHERENT:  # no write at all is right
         strong, book[SINCE] = 0, 0
     plain = strong == 0 and kind in (LOAD, STORE) and todo & CHECK != 0
@@ -277,14 +277,14 @@ def touch_warp(
         left &= left - 1
         lanes, thread = lanes_of[lane], first + lane
         which, offset = _located(where, int(peek64(addresses + 8 * lane)), first)
-        if which < 0 or offset < 0 or offset + size > places[which, LIMIT]:
+        if which < 0 or offset < 0 or offset + size > areas[which, LIMIT]:
             continue
         if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
             report(book, TOGETHER, thread, offset, serial, lanes)
-        shift, here = places[which, SHIFT], int(peek64(book[ROW_OF] + 8 * thread))
+        shift, here = areas[which, SHIFT], int(peek64(book[ROW_OF] + 8 * thread))
         start, end = offset >> shift, offset + size - 1 >> shift
-        writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
-        open_lines(places[which], start, end)
+        writes, reads = areas[which, POINTER_WRITES], areas[which, POINTER_READS]
+        open_lines(areas[which], start, end)
         by = Actor(lanes, thread, here, strong, local, False)
         alone = plain and (kind == LOAD or lanes == 1 << lane)
         if alone and _touch_known(book, by, kind, notes, writes, reads, start, end, serial):
@@ -292,7 +292,7 @@ def touch_warp(
         atomic = strong & ATOMIC != 0 and start == end and todo == CHECK | NOTE
         if atomic and _touch_atomic(book, by, writes + 4 * start, reads + 4 * start, serial):
             continue
-        if touch(book, by, kind, todo, places[which], start, end, serial, lanes, 0):
+        if touch(book, by, kind, todo, areas[which], start, end, serial, lanes, 0):
             return 1
     return 0
 
@@ -307,9 +307,9 @@ def _located(where: Any, address: int, first: int) -> tuple[int, int]:
             which = which // where.peers * where.peers + rank - 1
     elif where.memory == GLOBAL:
         which = (address >> 40) - 1
-        if which >= 0 and which < where.places.shape[0]:
-            offset = address - where.table[which, 0] + where.places[which, ORIGIN]
-    if which >= where.places.shape[0]:
+        if which >= 0 and which < where.areas.shape[0]:
+            offset = address - where.table[which, 0] + where.areas[which, ORIGIN]
+    if which >= where.areas.shape[0]:
         which = -1
     return which, offset
 
