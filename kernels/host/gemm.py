@@ -232,6 +232,12 @@ def describe_gemm(
     return problem, d, present(a=in_a, b=in_b, c=in_c)
 
 
+def with_line_strides_of(problem: GemmProblem, a: Any, b: Any) -> GemmProblem:
+    """Describe A and B with the strides of whole lines in single rows and columns."""
+    a, b = with_line_strides(a, b, problem.a, problem.b)
+    return replace(problem, a=describe(a), b=describe(b))
+
+
 def _bind(
     problem: GemmProblem,
     options: GemmOptions,

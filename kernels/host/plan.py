@@ -27,8 +27,8 @@ from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, bind,
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
-from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
+from tensorcore_dsl.kernels.host.workspace import streamk_workspace
 from tensorcore_dsl.kernels.problem import families, padding
 from tensorcore_dsl.kernels.problem.families import (
     MMA_KERNELS,

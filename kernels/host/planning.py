@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands
-from tensorcore_dsl.kernels.host.arrays import with_line_strides, zero_factors
+from tensorcore_dsl.kernels.host.arrays import zero_factors
 from tensorcore_dsl.kernels.host.attention_plan import AttentionPlan
-from tensorcore_dsl.kernels.host.gemm import describe_gemm
+from tensorcore_dsl.kernels.host.gemm import describe_gemm, with_line_strides_of
 from tensorcore_dsl.kernels.host.packed_gemm import check_packed, describe_packed, plan_packed
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
@@ -103,8 +101,7 @@ def plan(  # noqa: PLR0913
     if problem.K == 0 and (epilogue is not None or row_reductions):  # like `gemm`
         a, b = zero_factors(a, b)
         problem = describe_gemm(a, b, c, d, options)[0]
-    a, b = with_line_strides(a, b, problem.a, problem.b)
-    return make_plan(replace(problem, a=describe(a), b=describe(b)), family, config)
+    return make_plan(with_line_strides_of(problem, a, b), family, config)
 
 
 def explain_bits(plan: Plan | AttentionPlan) -> str:

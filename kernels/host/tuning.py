@@ -27,9 +27,8 @@ from tensorcore_dsl.kernels.choosing.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.choosing.choice import choose_family, is_open, kinds_of, ranked_configs, shape_of
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import operands
-from tensorcore_dsl.kernels.host.arrays import with_line_strides
-from tensorcore_dsl.kernels.host.gemm import gemm
+from tensorcore_dsl.kernels.host.gemm import describe_gemm, gemm, with_line_strides_of
+from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.problem.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
 from tensorcore_dsl.kernels.problem.padding import converted, gemm_copies, with_copies
@@ -105,17 +104,12 @@ def tune(  # noqa: PLR0913
     configurations = None if candidates is None else _configurations(candidates)
     if not isinstance(device, (str, type(None))):
         raise tc.ArgumentError(f"device is {brief(device)}; it must be the name of a GPU")
-    in_a, in_b, in_c = operands.describe_operands(a, b, c)
-    dtype = in_a.type.dtype
-    shape, K = operands.product_shape(in_a, in_b), in_a.shape[-1]
-    if 0 in (*shape, K):
-        size = "x".join(map(str, shape))
-        raise tc.ArgumentError(f"a product of {size} with K = {K} has nothing to tune")
-    d, in_d = operands.result_array(a, out, dtype, shape)
-    operands.check_precision(dtype, precision)
-    operands.check_bits(bits)
-    in_a, in_b = map(describe, with_line_strides(a, b, in_a, in_b))
-    problem = converted(GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits))
+    options = GemmOptions(1, 0, None, None, None, (), precision, bits, None, None, None)
+    problem, d, _ = describe_gemm(a, b, c, out, options)
+    if 0 in (*problem.d.shape, problem.K):
+        size = "x".join(map(str, problem.d.shape))
+        raise tc.ArgumentError(f"a product of {size} with K = {problem.K} has nothing to tune")
+    problem = converted(with_line_strides_of(problem, a, b))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
         gemm,

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.host import cupy_stream, stream_handle, torch_stream
-from tensorcore_dsl.kernels.host.arrays import library_of, on_stream
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.host.arrays import empty_like, library_of, on_stream
 
 MAX_CACHED = 64  # small workspaces. Beyond, the oldest one goes.
 SMALL_BYTES = 8 << 20  # Workspaces up to this size are cached for a stream.
@@ -50,6 +52,26 @@ def scratch(like: Any, stream: Any, kind: tuple[Any, ...], size: int, allocate: 
         _small[key] = workspace
         if len(_small) > MAX_CACHED:
             del _small[next(iter(_small))]
+    return workspace
+
+
+def streamk_workspace(
+    config: AmpereConfig, dtype: tc.DType, like: Any, stream: Any = None
+) -> tuple[Any, Any]:
+    """Accumulators and flags (all 0) of stream-K for a launch on `stream`; None is the current stream.
+
+    Each unit has a row of BM x BN accumulators, and a flag of one s32. A CTA that starts inside a tile
+    hands its accumulators over to the CTA that started the tile (hopper/streamk_scheduler.py).
+    Launches that may overlap must not share a workspace.
+    """
+    shape = config.streamk_units, config.BM * config.BN
+
+    def allocate() -> tuple[Any, Any]:
+        flags = empty_like(like, shape[:1], tc.s32)
+        flags[:] = 0
+        return empty_like(like, shape, dtype), flags
+
+    workspace: tuple[Any, Any] = cached_workspace(like, stream, ("stream-K", shape, dtype), allocate)
     return workspace
 
 
