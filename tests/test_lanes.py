@@ -14,7 +14,7 @@ from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.threads import Mask
 from tensorcore_dsl.interpreter.regions import layout, plan
 from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame, Rest
+from tensorcore_dsl.interpreter.regions.frame import NEVER, RegionFrame, Rest
 from tensorcore_dsl.ir.nodes import Block, Kernel
 from tensorcore_dsl.isa import bounds
 from tensorcore_dsl.isa.effects import Effect
@@ -64,7 +64,7 @@ def run_rows(rows: list[plan.MicroOp], arrays: list[np.ndarray], mask: np.ndarra
     registers: Any = SimpleNamespace(chunk=SimpleNamespace(threads=THREADS), addresses=addresses, fixed={})
     special = SpecialRegisters(Geometry((1, 1, 1), (THREADS, 1, 1), 0, 1, 0, 0))
     rest = Rest(THREADS // 32)
-    frame = Frame(registers, special, np.zeros(1, np.int64), rest, code, region, {})
+    frame = RegionFrame(registers, special, np.zeros(1, np.int64), rest, code, region, {})
     frame.words[layout.ACTIVE] = mask.ctypes.data
     failed = frame.call(frame.address, 0, THREADS)
     assert failed == (frame.mistake[layout.POSITION] != NEVER)

@@ -427,8 +427,8 @@ def test_a_part_is_called_with_other_bounds():
     part = filled.part(words, table, 3, 0, 0, False)
     assert twice(part.function, part.words.ctypes.data, 2, 6) == 6
     assert words.tolist() == [3 + x for x in (2, 6, 10, 14, 18, 22)] + [0, 0]
-    part.words[part.places["doubled"]] = True
-    part.words[part.places["words"]] = words[2:].ctypes.data
+    part.words[part.word_numbers["doubled"]] = True
+    part.words[part.word_numbers["words"]] = words[2:].ctypes.data
     assert twice(part.function, part.words.ctypes.data, 0, 1) == 1
     assert words[2] == 6 + 2
     assert filled(words, table, 3, 0, 8, False) == 8

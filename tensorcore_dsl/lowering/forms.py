@@ -53,13 +53,13 @@ class Part:
         The address of the function of `entry.emit_part`.
     words : array
         The words that it takes.
-    places : dict
+    word_numbers : dict
         The first word of each parameter. Arrays among the arguments must outlive it.
     """
 
     function: int
     words: np.ndarray
-    places: dict[str, int]
+    word_numbers: dict[str, int]
 
 
 class Compiled:
@@ -121,14 +121,14 @@ class Compiled:
         kinds = self._kinds(arguments)
         self._made(kinds)
         words: list[int] = []
-        places = {}
+        word_numbers = {}
         for name, kind, x in zip(self.lowered.parameters, kinds, arguments, strict=True):
-            places[name] = len(words)
+            word_numbers[name] = len(words)
             words += words_of(kind, x)
         function = self._parts.get(kinds)
         if function is None:
             function = self._parts[kinds] = machine.address_of(self._symbol(kinds) + PART)
-        return Part(function, np.array(words, np.int64), places)
+        return Part(function, np.array(words, np.int64), word_numbers)
 
     def _kinds(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         annotated = self.lowered.parameter_kinds

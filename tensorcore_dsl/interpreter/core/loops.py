@@ -20,7 +20,7 @@ _Sources = dict[nodes.Value, set[nodes.Value]]  # by value, what it is computed 
 
 
 @dataclass(eq=False)
-class Loop(EagerDict):
+class LoopAnalysis(EagerDict):
     """A loop.
 
     Attributes
@@ -29,14 +29,14 @@ class Loop(EagerDict):
         The position that it jumps back to.
     end : int
         The one behind it.
-    outer : Loop or None
+    outer : LoopAnalysis or None
         The loop around it.
     """
 
     node: nodes.While | nodes.For
     kernel: nodes.Kernel
     head: int
-    outer: Loop | None = None
+    outer: LoopAnalysis | None = None
     end: int = 0
 
     @property
@@ -49,7 +49,7 @@ class Loop(EagerDict):
         return self.node.loc
 
     @property
-    def outermost(self) -> Loop:
+    def outermost(self) -> LoopAnalysis:
         return self if self.outer is None else self.outer.outermost
 
     @cached_property

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorcore_dsl.environment.eager_dict import EagerDict
 from tensorcore_dsl.errors import EmulationError, Loc
-from tensorcore_dsl.interpreter.core.loops import Loop
+from tensorcore_dsl.interpreter.core.loops import LoopAnalysis
 from tensorcore_dsl.ir.nodes import Block, For, Kernel, Mark, Op, While, walk
 from tensorcore_dsl.isa import classify, names
 from tensorcore_dsl.isa.descriptor import SharedTiles
@@ -179,7 +179,7 @@ class Program(EagerDict):
     ranked: bool = False
     kept: dict[Any, int] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
-    loops: dict[int, Loop] = field(default_factory=dict)
+    loops: dict[int, LoopAnalysis] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
     values: dict[Any, int] = field(default_factory=dict)
     micro_ops: dict[int, list[Any]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import numpy as np
 from tensorcore_dsl.errors import Loc, listing
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.core.loops import Loop
+from tensorcore_dsl.interpreter.core.loops import LoopAnalysis
 from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.core.threads import scalar
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
@@ -86,13 +86,13 @@ class HangReport:
             return [*lines, f"    {self._iterations(loop)}", *self._polled(group, loop)]
         return lines + [f"    {text}" for text in self._reasons(group)]
 
-    def _loop(self, group: Group) -> Loop | None:
+    def _loop(self, group: Group) -> LoopAnalysis | None:
         """The innermost loop around a group."""
         loops = self.ctx.program.loops.values()
         inside = [loop for loop in loops if loop.head <= group.at < loop.end]
         return max(inside, key=lambda loop: loop.head, default=None)
 
-    def _iterations(self, loop: Loop) -> str:
+    def _iterations(self, loop: LoopAnalysis) -> str:
         count = self.iterations[loop.head]
         return f"in the loop at {loop.loc}, {count:,} iteration{'s' * (count != 1)} so far"
 
@@ -242,7 +242,7 @@ class HangReport:
 
     # -- loops -------------------------------------------------------------------------------------
 
-    def _polled(self, group: Group, loop: Loop) -> list[str]:
+    def _polled(self, group: Group, loop: LoopAnalysis) -> list[str]:
         """The values by which a loop decides, for the first thread of a group."""
         lines, thread = [], int(np.argmax(group.mask))
         if signal := self._signal(loop, thread):
@@ -279,7 +279,7 @@ class HangReport:
         texts = ", ".join("?" if o is None else str(o) for o in operands)
         return f"decides by {op.instr.mnemonic}({texts}) = {result}"
 
-    def _signal(self, loop: Loop, thread: int) -> str:
+    def _signal(self, loop: LoopAnalysis, thread: int) -> str:
         """The counter and the value that a loop of `tc.wait_signal` waits for; "" for other loops."""
         program = self.ctx.program
         at = next((at for at in program.awaited if loop.head <= at < loop.end), -1)

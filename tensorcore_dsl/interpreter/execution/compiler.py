@@ -13,7 +13,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.geometry import stays
-from tensorcore_dsl.interpreter.core.loops import Loop
+from tensorcore_dsl.interpreter.core.loops import LoopAnalysis
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
 from tensorcore_dsl.interpreter.execution import steps
 from tensorcore_dsl.interpreter.execution.async_products import AsyncProduct, chain
@@ -77,7 +77,7 @@ class _Compiler:
         self.read = {value for node in nodes.walk(kernel.body) for value in nodes.reads(node)}
         self.vregs = self.program.values
         self.made: dict[Any, Loc | None] = {}  # where registers were computed last
-        self.inside: Loop | None = None
+        self.inside: LoopAnalysis | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.micro_ops = self.program.micro_ops
         self.jumps: dict[int, RegionJump] = {}
@@ -432,7 +432,7 @@ class _Compiler:
 
     def _enter(self, node: nodes.While | nodes.For) -> int:
         """Note a loop; the position of its head."""
-        loop = Loop(node, self.program.kernel, self.here, self.inside)
+        loop = LoopAnalysis(node, self.program.kernel, self.here, self.inside)
         self.inside = self.program.loops[self.here] = loop
         return self.here
 

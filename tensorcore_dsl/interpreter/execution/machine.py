@@ -25,7 +25,7 @@ from tensorcore_dsl.interpreter.debugging.hang_report import Group, HangReport
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
-from tensorcore_dsl.interpreter.regions.frame import Frame, Rest, Witness
+from tensorcore_dsl.interpreter.regions.frame import RegionFrame, Rest, Witness
 from tensorcore_dsl.interpreter.regions.plan import (
     ALL_REGIONS,
     NO_REGIONS,
@@ -103,7 +103,7 @@ class Machine:
     ) -> None:
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
-        self.frames: dict[Any, dict[int, Frame]] = {}
+        self.frames: dict[Any, dict[int, RegionFrame]] = {}
         detector = ctx.sanitizer.detector
         if detector is not None:
             detector.registers = self.registers

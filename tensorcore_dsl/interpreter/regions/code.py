@@ -52,7 +52,7 @@ class Code:
     def __init__(self, program: Program, regions: Sequence[Region]) -> None:
         self.regions = tuple(regions)
         self.constants, self.fixed = program.numbers, program.fixed
-        self.layouts = [layout.Layout(region, self.constants, self.fixed) for region in self.regions]
+        self.layouts = [layout.FrameLayout(region, self.constants, self.fixed) for region in self.regions]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
         micro_ops = sum(region.count for region in self.regions)
@@ -61,7 +61,7 @@ class Code:
         self._spent, self._asked = 0.0, False
         self._addresses: dict[Region, int] = {}
 
-    def layout(self, region: Region) -> layout.Layout:
+    def layout(self, region: Region) -> layout.FrameLayout:
         return self.layouts[self._numbers[region]]
 
     def is_ready(self, micro_ops: int, threads: int) -> bool:

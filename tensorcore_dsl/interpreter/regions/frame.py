@@ -147,7 +147,7 @@ def _array(address: int, dtype: Any, count: int) -> np.ndarray:
     return np.frombuffer(kind.from_address(address), dtype)
 
 
-class Frame:
+class RegionFrame:
     """Data that a machine passes to the code of a region.
 
     Attributes
@@ -157,7 +157,7 @@ class Frame:
     mistake : array
         Position, error code and lanes of the first access that failed a check.
     counters : array
-        Warps, lanes and jumps of each block, and lanes at each exit (`layout.Layout`).
+        Warps, lanes and jumps of each block, and lanes at each exit (`layout.FrameLayout`).
     leaving : array
         (exits, threads) bool: threads that leave at each exit.
     """

@@ -18,7 +18,7 @@ from tensorcore_dsl.isa.lanes import (
 )
 
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
-# memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
+# memory there is, counters (see `FrameLayout`), the flags of those that leave at each exit, where a
 # mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps of a warp
 # until others are asked, the warps of a CTA, the functions of `memory`, and the one that finishes
 # products. Behind these lie those of `Layout.words`.
@@ -82,7 +82,7 @@ def operands(micro_op: MicroOp) -> tuple[Slot, ...]:
     return (micro_op.slots[1], *_group(micro_op.slots[2], micro_op.access.words))
 
 
-class Layout:
+class FrameLayout:
     """Meaning of the words of a region's frame from FIRST on, and of its counters.
 
     The counters of a block are the warps that executed it, their lanes, and the most jumps of a warp

@@ -17,8 +17,8 @@ from tensorcore_dsl.interpreter.regions.layout import (
     REFERENCE,
     SIZE,
     TO_OFFSET,
+    FrameLayout,
     Key,
-    Layout,
     helper,
     operands,
     results,
@@ -56,7 +56,7 @@ class MicroOps:
     ) -> None:
         self.operation = operation
         self.name, self.region, self.constants, self.fixed = name, region, constants, fixed
-        self.layout = Layout(region, constants, fixed)
+        self.layout = FrameLayout(region, constants, fixed)
         self.lines: list[str] = []
         self.count = 0
         self.pieces = not region.straight

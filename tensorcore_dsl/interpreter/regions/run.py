@@ -15,7 +15,7 @@ from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame
+from tensorcore_dsl.interpreter.regions.frame import NEVER, RegionFrame
 from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import (
     NO_REGIONS,
@@ -128,25 +128,25 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
     return run
 
 
-def frame_of(machine: Machine, code: Code, region: Region, number: int) -> Frame:
+def frame_of(machine: Machine, code: Code, region: Region, number: int) -> RegionFrame:
     """The frame of one of the threads of the team that execute a region."""
     rest, steps = machine.rest, machine.ctx.program.products
     parts = {
         at: rest.bound(at, steps[at].prepared(machine), number) for at, _ in code.layout(region).products
     }
     ctx = machine.ctx
-    return Frame(machine.registers, ctx.special, machine.memory, rest, code, region, parts)
+    return RegionFrame(machine.registers, ctx.special, machine.memory, rest, code, region, parts)
 
 
 def execute(
     machine: Machine,
-    frames: dict[int, Frame],
+    frames: dict[int, RegionFrame],
     code: Code,
     region: Region,
     entry: int,
     cost: float,
     issued: dict[int, Any] | None = None,
-) -> list[Frame]:
+) -> list[RegionFrame]:
     """Execute a region, in threads of the team, and raise the error of the first that fails.
 
     Returns the frames that were used, one for each thread of the team.
@@ -181,13 +181,13 @@ def execute(
     return used
 
 
-def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None]:
+def _straight_end(region: Region) -> Callable[[Machine, list[RegionFrame]], int | None]:
     """Make the function that completes a region in which all threads take the same way."""
     account, (target,) = traffic(_unguarded(region.blocks[0])), region.exits
     guarded = _guarded(region)
     start, end, behind = region.start, region.end, (region.start + 1, region.end)
 
-    def run(machine: Machine, frames: list[Frame]) -> int | None:
+    def run(machine: Machine, frames: list[RegionFrame]) -> int | None:
         ctx = machine.ctx
         account(machine, ctx.lanes)
         for position, apart in guarded:
@@ -202,7 +202,7 @@ def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None
     return run
 
 
-def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None]:
+def _end(region: Region, at: int) -> Callable[[Machine, list[RegionFrame]], int | None]:
     """Make the function that completes a region that threads may leave in several places."""
     blocks, exits = region.blocks, set(region.exits)
     accounts = [(i, traffic(some)) for i, some in enumerate(map(_unguarded, blocks)) if some]
@@ -213,7 +213,7 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None
         if any(other.jump is not None and other.jump[0] == block.start < other.end for other in blocks)
     ]
 
-    def run(machine: Machine, frames: list[Frame]) -> int | None:
+    def run(machine: Machine, frames: list[RegionFrame]) -> int | None:
         ctx = machine.ctx
         counters = frames[0].counters
         for frame in frames[1:]:
