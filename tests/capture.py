@@ -150,13 +150,13 @@ def agrees(instr: Any, words: np.ndarray, arch: str) -> bool:
     except Exception as error:
         print(f"FAILED ON THE CPU {instr}: {error}")
         return False
-    wrong = np.argwhere(cpu != words)
-    if not len(wrong):
+    mismatches = np.argwhere(cpu != words)
+    if not len(mismatches):
         return True
-    word, thread = wrong[0]
+    word, thread = mismatches[0]
     given = [[hex(int(x)) for x in i[thread]] if isinstance(i, np.ndarray) else i for i in images]
     print(
-        f"DIFFERENT {instr}: {len(wrong)} of {words.size} words; thread {thread} word {word}: "
+        f"DIFFERENT {instr}: {len(mismatches)} of {words.size} words; thread {thread} word {word}: "
         f"GPU {words[word, thread]:08x}, CPU {cpu[word, thread]:08x}, operands {given}"
     )
     return False

@@ -113,10 +113,10 @@ Finding = tuple[int, int, int, list[list[str]]]
 def compare(form: str, base: int, got: np.ndarray) -> Finding:
     x = np.arange(base, base + len(got), dtype=np.uint32)
     want = on_cpu(form, x)
-    wrong = np.flatnonzero(got != want)
-    far = distance(got[wrong], want[wrong])
-    shown = [[f"{int(v):08x}" for v in (x[i], got[i], want[i])] for i in wrong[:2]]
-    return len(got), len(wrong), far, shown
+    mismatches = np.flatnonzero(got != want)
+    far = distance(got[mismatches], want[mismatches])
+    shown = [[f"{int(v):08x}" for v in (x[i], got[i], want[i])] for i in mismatches[:2]]
+    return len(got), len(mismatches), far, shown
 
 
 def spread(count: int) -> Iterator[int]:

@@ -68,11 +68,11 @@ def capture(mnemonic: str, run: Callable[[Probe], list[np.ndarray]], check: bool
     answer = Answer(mnemonic, record=Record.of(results))
     for chunk in checked(probe) if check else ():
         want, got = probe.on_cpu(chunk, ARCH), results[chunk]
-        wrong = np.flatnonzero(want.reshape(-1) != got.reshape(-1))
-        if len(wrong):
-            at = int(wrong[0])
+        mismatches = np.flatnonzero(want.reshape(-1) != got.reshape(-1))
+        if len(mismatches):
+            at = int(mismatches[0])
             answer.differing[chunk] = (
-                f"{len(wrong)} of {got.size} words; word {at}: "
+                f"{len(mismatches)} of {got.size} words; word {at}: "
                 f"{got.reshape(-1)[at]:08x}, emulated {want.reshape(-1)[at]:08x}"
             )
             if len(answer.kept) < 4:

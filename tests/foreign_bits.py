@@ -203,12 +203,12 @@ class Launch:
                 x.reshape(-1).view(f"u{x.itemsize}") if x.itemsize < 16 else x.reshape(-1)
                 for x in (found, wanted)
             ]
-            wrong = np.flatnonzero(words[0] != words[1])
-            if len(wrong):
-                first = int(wrong[0])
+            mismatches = np.flatnonzero(words[0] != words[1])
+            if len(mismatches):
+                first = int(mismatches[0])
                 gpu, here = found.reshape(-1)[first], wanted.reshape(-1)[first]
                 texts.append(
-                    f"array {i}: {len(wrong)} of {found.size}, first [{first}] GPU {gpu!r}, emulated {here!r}"
+                    f"array {i}: {len(mismatches)} of {found.size}, first [{first}] GPU {gpu!r}, emulated {here!r}"
                 )
         return "; ".join(texts)
 

@@ -54,8 +54,10 @@ def quotients(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def agree(a: np.ndarray, b: np.ndarray) -> None:
     found, wanted = quotients(a, b)
-    wrong = np.flatnonzero(found != wanted)
-    assert not wrong.size, [(hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in wrong[:5]]
+    mismatches = np.flatnonzero(found != wanted)
+    assert not mismatches.size, [
+        (hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in mismatches[:5]
+    ]
 
 
 def special() -> np.ndarray:

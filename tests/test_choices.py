@@ -46,13 +46,13 @@ def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[l
     monkeypatch.setattr(product_cases, "values", zeros)
     found: list[list[str]] = [[] for _ in places]
     for index in range(CASES):
-        given = product_cases.product(SEED, index)
+        case = product_cases.product(SEED, index)
         for texts, place in zip(found, places, strict=True):
             try:
                 with tc.target(*place), np.errstate(all="ignore"):
-                    product_cases.run(given, SEED, index)
+                    product_cases.run(case, SEED, index)
             except (Chosen, tc.ArgumentError) as answer:
-                texts.append(f"{given}: {answer}")
+                texts.append(f"{case}: {answer}")
     return found
 
 

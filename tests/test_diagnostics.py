@@ -285,8 +285,8 @@ def test_the_variable_names_one(tmp_path, monkeypatch):
     good = script(tmp_path, "mine", "open(sys.argv[-1], 'wb').write(b'made')\nprint('said')")
     monkeypatch.setenv(ptxas.VARIABLE, str(good))
     assert ptxas.find((99, 0)) == good
-    made = assemble.assemble(TEXT, "sm_90a", "k")
-    assert (made.code, made.log) == (b"made", "said")
+    cubin = assemble.assemble(TEXT, "sm_90a", "k")
+    assert (cubin.code, cubin.log) == (b"made", "said")
 
 
 def test_one_that_cannot_read_the_version_is_passed_over(tmp_path, monkeypatch):

@@ -420,9 +420,9 @@ def test_an_epilogue_with_arguments(tmp_path):
     """Its arguments stand behind those of the product."""
     a, bias = np.empty((64, 64), np.float16), np.empty(64, np.float32)
     biased = lambda value, row, col, bias: value + bias[col]
-    given = {"bias": bias}
+    options = {"bias": bias}
     path = kernels.export_gemm(
-        tmp_path, a, a.T, arch="sm_80", form="ptx", epilogue=biased, epilogue_args=given, name="biased"
+        tmp_path, a, a.T, arch="sm_80", form="ptx", epilogue=biased, epilogue_args=options, name="biased"
     )
     arguments = json.loads(path.read_text())["arguments"]
     assert [a["name"] for a in arguments] == ["a", "b", "c", "d", "alpha", "beta", "bias"]
@@ -445,12 +445,12 @@ def test_the_loader_takes_what_fits_and_refuses_the_rest(tmp_path, monkeypatch):
     path = export_scale(tmp_path)
     x, y = aligned((300, 8), np.float32), aligned((300, 8), np.float32).T
     numbers = 2.5, True, np.float16(0.5)
-    wrong = [
+    mismatches = [
         (x.astype(np.float64), "is f64"),
         (x[:, ::2], "strides"),
         (x.ravel()[1:2393].reshape(299, 8), "4 B aligned"),
     ]
-    for array, message in wrong:
+    for array, message in mismatches:
         with pytest.raises(tc.ArgumentError, match=f"argument 'x'.*{message}.*the exported kernel takes f32"):
             launched_from_python(path, [OnGpu(array), OnGpu(y), *numbers], monkeypatch)
     with pytest.raises(tc.ArgumentError, match="takes 5 arguments"):

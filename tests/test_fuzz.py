@@ -28,12 +28,12 @@ class TestProducts:
         """No kind of case is refused always."""
         seen: dict[str, int] = {}
         for index in range(3000):
-            given = product_cases.product(1, index)
-            if given.M * given.N * given.K < 1 << 17 and given.kind not in seen:
+            case = product_cases.product(1, index)
+            if case.M * case.N * case.K < 1 << 17 and case.kind not in seen:
                 one = products.record(index, "cpu", seed=1)
                 assert "failed" not in one, one
                 if "hash" in one:
-                    seen[given.kind] = index
+                    seen[case.kind] = index
         assert {*seen} == {*product_cases.DTYPES}
 
     def test_workers_that_die_are_replaced(self):

@@ -42,12 +42,12 @@ def emulated(mnemonic: str, chunk: int) -> np.ndarray:
 @pytest.mark.quick(lambda names: matrix_records.family(names[0]))
 @pytest.mark.parametrize("names", groups())
 def test_matrix_instructions_give_the_recorded_bits(names):
-    wrong = []
+    mismatches = []
     for name in names:
         chunk = replayed(name)
         if digest(emulated(name, chunk)) != KNOWN[name].chunks[chunk]:
-            wrong.append((name, chunk))
-    assert not wrong
+            mismatches.append((name, chunk))
+    assert not mismatches
 
 
 def test_every_form_was_captured():

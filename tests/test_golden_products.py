@@ -20,9 +20,9 @@ def small(kind: str) -> list[int]:
     """The first cases of a kind that have a result, and are quickly emulated."""
     found = []
     for index in map(int, CASES):
-        given = product_cases.product(SEED, index)
-        quick = given.M * given.N * given.K < 1 << 20
-        if given.kind == kind and quick and "hash" in CASES[str(index)]:
+        case = product_cases.product(SEED, index)
+        quick = case.M * case.N * case.K < 1 << 20
+        if case.kind == kind and quick and "hash" in CASES[str(index)]:
             found.append(index)
     return found[:REPLAYED]
 
@@ -38,8 +38,8 @@ def test_products_give_the_recorded_bits(kind):
 
 def test_which_nan_a_sum_of_two_gives():
     """In f64: alpha, -0, times an infinity gives a NaN, which is added to beta times one of C."""
-    given = product_cases.product(SEED, 2285)
-    assert given.dtype == "f64" and given.alpha == 0 and given.beta
+    case = product_cases.product(SEED, 2285)
+    assert case.dtype == "f64" and case.alpha == 0 and case.beta
     assert products.replayed(2285, CASES["2285"], "cpu", SEED)["hash"] == CASES["2285"]["hash"]
 
 

@@ -190,9 +190,9 @@ BAD_GROUPS: list[Any] = [
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_GROUPS, ids=[m for _, m in BAD_GROUPS])
 def test_groups_that_are_refused(changes, message):
-    given = {"a": whole(16, 64), "b": whole(2, 64, 8), "offsets": FEW, **changes}
+    arguments = {"a": whole(16, 64), "b": whole(2, 64, 8), "offsets": FEW, **changes}
     with pytest.raises(tc.ArgumentError) as error:
-        kernels.grouped_gemm(**given)
+        kernels.grouped_gemm(**arguments)
     assert message in str(error.value)
 
 

@@ -408,6 +408,6 @@ ONLY_SM90: list[Any] = [
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), ONLY_SM90, ids=[m for _, m in ONLY_SM90])
 def test_products_that_mma_kernels_refuse(changes, message):
-    given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
+    arguments = {"a": whole(16, 64), "b": whole(64, 16), **changes}
     with pytest.raises(tc.ArgumentError, match=message):
-        kernels.gemm(**given, family="sm80")
+        kernels.gemm(**arguments, family="sm80")

@@ -317,8 +317,8 @@ def plan_case(draw: random.Random) -> dict[str, Any]:
 
 
 def tune_case(draw: random.Random) -> dict[str, Any]:
-    given: dict[str, Any] = {"timer": lambda launch: (launch(), 1.0)[1], "device": "X", "remember": False}
-    return {"a": array(64, 64), "b": array(64, 64)} | given | {"candidates": [kernels.AmpereConfig()]}
+    options: dict[str, Any] = {"timer": lambda launch: (launch(), 1.0)[1], "device": "X", "remember": False}
+    return {"a": array(64, 64), "b": array(64, 64)} | options | {"candidates": [kernels.AmpereConfig()]}
 
 
 def fields_of(config: Any) -> Callable[[random.Random], dict[str, Any]]:

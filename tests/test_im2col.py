@@ -268,10 +268,10 @@ def test_a_column_in_flight_is_not_read():
 
 def test_it_is_assembled():
     x, out = values(SHAPE, np.float16), np.zeros((16, 16), np.float16)
-    given = {"index": (0, 0, 0, 0), "described": FULL, "arch": ARCH}
-    assert load_column.resources(x, out, offsets=(1, 2), **given).registers > 0
-    assert "im2col_no_offs" in store_column.ptx(out, x, **given)
-    assert store_column.resources(out, x, reduce="add", **given).registers > 0
+    options = {"index": (0, 0, 0, 0), "described": FULL, "arch": ARCH}
+    assert load_column.resources(x, out, offsets=(1, 2), **options).registers > 0
+    assert "im2col_no_offs" in store_column.ptx(out, x, **options)
+    assert store_column.resources(out, x, reduce="add", **options).registers > 0
 
 
 def test_the_text_of_ir_keeps_the_pixel_box():

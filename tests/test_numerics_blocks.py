@@ -46,10 +46,10 @@ def agree(p, arch, a, b, c, **more):
         got = matmul(p, arch, a, b, c, **more)
     with plans.without_blocks():
         want = matmul(p, arch, a, b, c, **more)
-    wrong = np.argwhere(got != want)
-    assert not len(wrong), (
-        f"{len(wrong)} of {want.size}; first {wrong[0]}: "
-        f"{got[tuple(wrong[0])]:x}, not {want[tuple(wrong[0])]:x}"
+    mismatches = np.argwhere(got != want)
+    assert not len(mismatches), (
+        f"{len(mismatches)} of {want.size}; first {mismatches[0]}: "
+        f"{got[tuple(mismatches[0])]:x}, not {want[tuple(mismatches[0])]:x}"
     )
     return found[0][0]
 

@@ -19,10 +19,10 @@ def check(p, arch, regime, batch=1, seed=0):
     rows = rng.permutation(p.m)[:2]  # the exact model is slow
     cut = {k: v if k == "scale_b" else v[:, rows] for k, v in more.items()}
     want = exact.matmul(p, arch, a[:, rows], b, c[:, rows], **cut)
-    wrong = np.argwhere(got[:, rows] != want)
-    assert not len(wrong), (
-        f"{len(wrong)} of {want.size}; first {wrong[0]}: "
-        f"{got[:, rows][tuple(wrong[0])]:x}, not {want[tuple(wrong[0])]:x}"
+    mismatches = np.argwhere(got[:, rows] != want)
+    assert not len(mismatches), (
+        f"{len(mismatches)} of {want.size}; first {mismatches[0]}: "
+        f"{got[:, rows][tuple(mismatches[0])]:x}, not {want[tuple(mismatches[0])]:x}"
     )
 
 

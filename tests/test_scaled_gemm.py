@@ -175,13 +175,13 @@ def test_each_block_has_its_scale(width):
 
 
 def scaled(**changes: Any) -> Any:
-    given = {
+    arguments = {
         "a": np.zeros((64, 256), E4M3),
         "b": np.zeros((256, 64), E4M3, "F"),
         "a_scales": np.ones((64, 2), np.float32),
         "b_scales": np.ones((2, 1), np.float32),
     }
-    return on_hopper(kernels.scaled_gemm, **{**given, **changes})
+    return on_hopper(kernels.scaled_gemm, **{**arguments, **changes})
 
 
 BAD_SCALED: list[Any] = [
@@ -316,9 +316,9 @@ BAD_BYTES: list[Any] = [
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_BYTES, ids=[m for _, m in BAD_BYTES])
 def test_refused_bytes(changes, message):
-    given = {"a": BYTE, "b": np.asfortranarray(BYTE), "scale": 1.0, **changes}
+    arguments = {"a": BYTE, "b": np.asfortranarray(BYTE), "scale": 1.0, **changes}
     with pytest.raises(tc.ArgumentError) as error:
-        on_hopper(kernels.requantised_gemm, **given)
+        on_hopper(kernels.requantised_gemm, **arguments)
     assert message in str(error.value)
 
 

@@ -108,7 +108,7 @@ def test_no_module_imports_itself_through_others():
 def test_folders_import_downwards():
     level = {place: number for number, places in enumerate(LEVELS) for place in places}
     level |= {place: len(LEVELS) + number for number, place in enumerate(ABOVE)}
-    wrong = [
+    violations = [
         f"{module} imports {target}"
         for module in modules()
         for target in imports_of(module)
@@ -118,7 +118,7 @@ def test_folders_import_downwards():
         and not {here, there} <= set(FLOOR)
         and not {here, there} <= set(TOP)
     ]
-    assert wrong == []
+    assert violations == []
 
 
 def level_of_kernels(module: str) -> int:
@@ -129,14 +129,14 @@ def level_of_kernels(module: str) -> int:
 
 
 def test_folders_of_the_kernels_import_downwards():
-    wrong = [
+    violations = [
         f"{module} imports {target}"
         for module in modules()
         for target in imports_of(module)
         if place_of(module) == place_of(target) == "kernels"
         and level_of_kernels(target) > level_of_kernels(module)
     ]
-    assert wrong == []
+    assert violations == []
     assert level_of_kernels(f"{KERNELS}.host.plan") > level_of_kernels(f"{KERNELS}.sizes")
 
 
@@ -144,13 +144,13 @@ def test_what_makes_ir_imports_nothing_that_the_key_of_ir_omits():
     makers = {"frontend", "lang", "values", "ir"}
     omitted = {name.removesuffix(".py") for name in OUTSIDE_IR}
     assert omitted <= {*PLACES}
-    wrong = [
+    violations = [
         f"{module} imports {target}"
         for module in modules()
         for target in imports_of(module)
         if place_of(module) in makers and place_of(target) in omitted
     ]
-    assert wrong == []
+    assert violations == []
 
 
 def test_the_page_on_architecture_has_these_levels():

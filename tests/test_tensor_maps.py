@@ -317,9 +317,9 @@ def expected(a, n, b):
     plain = struct.pack(
         "=QiiqiQiiq", a.array.ctypes.data, *a.array.shape, 64, n, b.array.ctypes.data, *b.array.shape, 32
     )
-    given = {0: a, 2: b}
+    by_argument = {0: a, 2: b}
     encode = FakeGpu().encode_tiled
-    found = [given[m.argument] for m in MAPS]
+    found = [by_argument[m.argument] for m in MAPS]
     images = [
         encode(x.array.ctypes.data, tiled(describe(x), m, ""), 0) for x, m in zip(found, MAPS, strict=True)
     ]

@@ -174,8 +174,8 @@ def test_kernels_of_vectors_assemble(along_k, arch, monkeypatch, tmp_path):
     of_f64 = [x.astype(F64, order="K") for x in (a, b, d)]
     for precision in ("f32", "tf32", None):
         x, y, out = (a, b, d) if precision else of_f64
-        given = {"out": out, "config": tile((4, 8), along_k), "precision": precision}
-        for bound in kernels_of([(x, y, given)], arch):
+        options = {"out": out, "config": tile((4, 8), along_k), "precision": precision}
+        for bound in kernels_of([(x, y, options)], arch):
             bound.compile()
     assert any(tmp_path.rglob("*.cubin"))
 

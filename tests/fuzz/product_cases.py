@@ -427,12 +427,12 @@ class Choices:
 def configurations(choice: str) -> list[Any]:
     """The configurations that the text of a choice may be of: one, or one of each family."""
     words = [word.partition("=") for word in choice.split() if "=" in word]
-    given = {name: ast.literal_eval(value) for name, _, value in words if name in _OF_CONFIGS}
+    options = {name: ast.literal_eval(value) for name, _, value in words if name in _OF_CONFIGS}
     found = []
     for kind in (HopperConfig, AmpereConfig):
-        if given.keys() <= {field.name for field in fields(kind)}:
+        if options.keys() <= {field.name for field in fields(kind)}:
             with suppress(tc.ArgumentError):
-                found.append(kind(**given))
+                found.append(kind(**options))
     return found
 
 

@@ -214,9 +214,9 @@ def _like(cases: dict[str, Record], target: str, seed: int, index: int) -> Recor
 
 def _kernel_of(seed: int, index: int, one: Record) -> Any:
     """What distinguishes compiled kernels, roughly: the grid does not."""
-    given = product_cases.product(seed, index)
+    case = product_cases.product(seed, index)
     name, _, traits = one["choice"].partition(" ")
-    return name, traits.partition(" ")[2], given.dtype, given.out_dtype, given.c[:4], str(given.extra)
+    return name, traits.partition(" ")[2], case.dtype, case.out_dtype, case.c[:4], str(case.extra)
 
 
 def _bits(x: Any) -> Any:

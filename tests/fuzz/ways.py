@@ -102,16 +102,16 @@ WAYS: dict[str, Callable[[int], AbstractContextManager[Any]]] = {
 
 def differences(seed: int, index: int, names: Sequence[str]) -> list[str]:
     """What a case gives otherwise than in the first way, one line for each way."""
-    given = product_cases.product(seed, index)
+    case = product_cases.product(seed, index)
     draw = product_cases.Draw(seed, index, 2)
-    plain = given.kind in ("gemm", "epilogue") and given.dtype not in product_cases.FP8
-    arch = draw.choice(ARCHS) if plain and given.config is None else "sm_90a"
-    invariant = draw.chance(25) and given.kind != "requantised"
+    plain = case.kind in ("gemm", "epilogue") and case.dtype not in product_cases.FP8
+    arch = draw.choice(ARCHS) if plain and case.config is None else "sm_90a"
+    invariant = draw.chance(25) and case.kind != "requantised"
     more = {"bits": "batch_invariant"} if invariant else {}
     found: list[str] = []
     first: Any = None
     for name in names:
-        if name in SLOW and given.M * given.N * given.K > BIG:
+        if name in SLOW and case.M * case.N * case.K > BIG:
             continue
         with (
             tc.target("cpu", arch),
@@ -120,7 +120,7 @@ def differences(seed: int, index: int, names: Sequence[str]) -> list[str]:
             WAYS[name](1 + draw.below(1 << 20)),
         ):
             try:
-                results, choice = product_cases.run(given, seed, index, **more)
+                results, choice = product_cases.run(case, seed, index, **more)
                 one: Any = [np.ascontiguousarray(x).tobytes() for x in results]
             except Exception as error:
                 one = f"{type(error).__name__}: {getattr(error, 'message', error)}"

@@ -168,12 +168,12 @@ class Case:
                 here = warning.filename == inspect.getsourcefile(kernel.function)
                 warning.message.line = warning.lineno if here else 0  # type: ignore[attr-defined]
                 reports.append(warning.message)
-        wrong = [
+        mismatches = [
             f"{name} is\n{arguments[name]}\nand not\n{value}"
             for name, value in expected.items()
             if not np.array_equal(arguments[name], value, equal_nan=np.asarray(value).dtype.kind == "f")
         ]
-        return reports, "\n".join(wrong)
+        return reports, "\n".join(mismatches)
 
 
 class Planted(list[Case]):
