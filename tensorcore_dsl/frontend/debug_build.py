@@ -1,8 +1,8 @@
 """Debug builds: marks at each statement, and registers that keep the values of variables.
 
-Registers of variables are merged, and a value that is not used again loses its register. So each
-write of a value that some variable has is followed by a copy to a register of its own (`Keep`),
-which nothing else uses. The kernel computes the same bits as without.
+Coalescing merges registers of variables, and a value that is not used again loses its register.
+Therefore a debug build copies each written value of a variable to a register of its own (`Keep`),
+which nothing else uses. The kernel computes the same bits as other builds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Control flow: evaluate it if its conditions are known, else emit it.
 
-If control leaves an inlined function or an unrolled loop under a run-time condition, a flag is
-set: a variable of the function, which branches join and loops carry. The statements that follow
-are executed where no flag is set.
+If control leaves an inlined function or an unrolled loop under a run-time condition, a flag is set.
+The flag is a variable of the function, which branches join and loops carry. Threads whose flag is
+not set execute the statements that follow.
 """
 
 from __future__ import annotations

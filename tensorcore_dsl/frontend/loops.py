@@ -4,10 +4,10 @@ The body of a loop is evaluated on trial, from the state before the loop. Slots 
 become loop-carried registers, and the body is evaluated again with these, until no other slot
 changes. Register coalescing removes the copies that remain.
 
-Most loops are evaluated once, since the first trial carries what the loop is expected to change:
-what it changed when it was last evaluated, as in an earlier trial of the loop around it, or else
-the numbers that it assigns and the lists of fragments. A trial that does not change all of these
-does not count.
+Most loops are evaluated once, since the first trial carries the slots that the loop is expected to
+change. These are the slots that it changed in its last evaluation, for example in an earlier trial
+of the enclosing loop. Without one, they are the numbers that it assigns and the lists of fragments.
+A trial that does not change all expected slots does not count.
 """
 
 from __future__ import annotations

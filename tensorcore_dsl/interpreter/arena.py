@@ -20,7 +20,7 @@ Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 
 @dataclass
 class _Stretch:
-    """Memory from `low` to `high`, where arrays lie, as `views` of it.
+    """Memory from `low` to `high`, and the arrays in it as `views`.
 
     Attributes
     ----------

@@ -189,7 +189,7 @@ class SharedTile(NamedTuple):
 
 
 class SharedTiles:
-    """The tiles of a kernel, in which descriptors must stay; none are known without checks."""
+    """The tiles of a kernel. Descriptors must stay in them. Without checks, none are known."""
 
     def __init__(self, tiles: Iterable[SharedTile]) -> None:
         self.tiles = tuple(tiles)

@@ -20,7 +20,7 @@ MAX_BOX = 256  # elements along an axis, of cuTensorMapEncodeTiled
 
 @dataclass(frozen=True)
 class TensorMap:
-    """The tensor map (CUtensorMap) of an array, whose last axis is contiguous.
+    """The tensor map (CUtensorMap) of an array with a contiguous last axis.
 
     Attributes
     ----------

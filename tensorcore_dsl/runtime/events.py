@@ -15,7 +15,7 @@ from tensorcore_dsl.runtime.targets import current_target
 class Event:
     """A point in the work of a stream; other streams and the host can wait for it.
 
-    Streams are those that a launch takes; None is the default stream. In emulation launches run one
+    A stream is an object that a launch takes; None is the default stream. In emulation, launches run one
     after the other, and any number is the handle of a stream. Events then tell the checks which
     launches cannot run at the same time.
 

@@ -21,7 +21,7 @@ _Sources = dict[nodes.Value, set[nodes.Value]]  # by value, what it is computed 
 
 @dataclass(eq=False)
 class LoopAnalysis(EagerDict):
-    """A loop.
+    """A loop of a program, and what its nodes say of its end.
 
     Attributes
     ----------

@@ -1,9 +1,8 @@
 """Pool of chunk memory, which later chunks use again.
 
-New memory is slow: the system clears each of its pages when it is first touched, which takes longer
-than to write zeros to memory that is there. Blocks are kept for the chunks of a launch and, some of
-them or in processes of their own all, for the launches that follow. Nothing may depend on what they
-held.
+New memory is slow: the system clears each page at its first touch, which takes longer than writing
+zeros to memory in use. The pool keeps blocks for the chunks of a launch. It keeps some of them for
+later launches; worker processes keep all. Nothing may depend on the old contents of a block.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Lanes(np.ma.MaskedArray):  # type: ignore[type-arg, misc]
 
 
 class Indexed:
-    """A container in whose indices an integer on which all lanes agree is one number."""
+    """A container that takes a scalar as an index if all lanes agree on it."""
 
     def __init__(self, items: Any) -> None:
         self.items = items

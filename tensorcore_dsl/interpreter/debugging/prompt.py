@@ -78,7 +78,7 @@ def _scripted(commands: tuple[str, ...]) -> Iterator[None]:
 
 @dataclass
 class Resumption:
-    """How a stopped thread is to go on, and where else to stop.
+    """How a stopped thread goes on, and the breakpoints.
 
     Attributes
     ----------

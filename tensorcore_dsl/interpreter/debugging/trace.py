@@ -100,7 +100,7 @@ def _row(cells: Sequence[str], widths: Sequence[int], value: str) -> str:
 
 
 class Recorder:
-    """Records variables where they are assigned."""
+    """Records variables at their assignments."""
 
     def __init__(self, traced: Traced) -> None:
         self.trace = Trace()

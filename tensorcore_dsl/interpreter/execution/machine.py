@@ -1,8 +1,8 @@
 """Run a program for a chunk of CTAs: registers, and the scheduler of cohorts.
 
-On a branch where threads disagree the running cohort splits. Of the cohorts that have used the
-fewest time slices, the scheduler runs the one furthest behind, and cohorts that meet merge, so
-structured code reconverges.
+If the threads of a cohort disagree on a branch, the cohort splits. The scheduler considers the
+cohorts with the fewest time slices, and runs the one furthest behind. Cohorts that meet merge, so
+that structured code reconverges.
 """
 
 from __future__ import annotations

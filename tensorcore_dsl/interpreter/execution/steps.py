@@ -105,8 +105,10 @@ def _joins(node: Any, run: list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Products:
-    """Matrix products of warps from position `start` on whose operands are registers, independent
-    of each other's results. uses: the registers of each one."""
+    """Matrix products of warps from position `start` on, with operands in registers.
+
+    None reads the result of another one. uses: the registers of each product.
+    """
 
     start: int
     instr: Instruction

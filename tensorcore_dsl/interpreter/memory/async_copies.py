@@ -1,7 +1,7 @@
 """Asynchronous copies of single threads to shared memory: cp.async (PTX manual 9.7.9.25.3).
 
-A copy happens when its group is waited for, or when a thread has seen the end of the phase of an
-mbarrier that the copy arrives at (9.7.13.15.15). That arrival itself comes at once.
+A copy takes effect when a thread waits for its group, or has seen the end of the mbarrier phase at
+which the copy arrives (9.7.13.15.15). The arrival itself comes at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Bulk and tensor copies to and from shared memory (PTX manual 9.7.9.25.4 and .5).
 
-A load writes its bytes when it is issued. They stay in flight until some thread has seen the phase
-end that counts them at an mbarrier. A store or a reduction also happens when it is issued, but its
+A load writes its bytes when it is issued. They stay in flight until a thread has seen the end of the
+mbarrier phase that counts them. A store or a reduction also happens when it is issued, but its
 source counts as being read until the thread has waited for its group. A copy to another CTA is a
-load there; it reads its source until the phase that counts its bytes is seen to end.
+load there. It reads its source until a thread has seen the end of the phase that counts its bytes.
 """
 
 from __future__ import annotations

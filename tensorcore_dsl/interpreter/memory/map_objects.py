@@ -1,8 +1,7 @@
 """Tensor maps in global memory that kernels make by tensormap.replace (PTX manual 9.7.9.28).
 
-A tensor copy reads its map through a proxy of its own. What a CTA copies by must be what it has
-acquired last by a fence of this proxy, and nobody may acquire a map that was changed since its
-release.
+A tensor copy reads its map through a proxy of its own. The map must have the bytes that the CTA has
+last acquired by a fence of this proxy. No thread may acquire a map that was changed after its release.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Machine code of a program's regions: compiled at the first run of one, and kept on disk.
 
-An entry is found by the micro-operations of the regions, and valid while no source file of the package has
-changed from which code is made.
+The key of an entry is the micro-operations of the regions. An entry is valid until a source file of
+the package from which code is made changes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ A line is 32 granules. Its codes stand for those of its granules:
 
 Chains are lists of immutable nodes, which granules share. An access is checked against the codes of
 its granules: each access there must be known to the thread (`vector_clocks`), be its own, or not be
-in conflict. Then it takes their place; accesses that it does not know stay in the chain. Accesses
+in conflict. Then it replaces them. Accesses that it does not know stay in the chain. Accesses
 of strong instructions (atomics, volatile, relaxed and stronger) of one size are not in conflict.
 """
 

@@ -104,8 +104,8 @@ class ProductUse(EagerDict):
 class ProductsInFlight:
     """Products in flight that were issued at once.
 
-    It holds the step of each product, the warpgroups that issued them and have not waited for them, and
-    the number of groups that each warpgroup had committed before.
+    parts: use and step of each product. groups: the warpgroups that issued the products and have not
+    waited for them. committed: groups that each warpgroup had committed before.
     """
 
     use: ProductUse

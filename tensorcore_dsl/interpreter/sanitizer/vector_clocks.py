@@ -6,14 +6,14 @@ this serial number happened before. Further columns stand for asynchronous opera
 mbarrier that counts bytes, for each warpgroup (its matrix products), and two for each thread that
 issues bulk stores (their reads, and their writes).
 
-Vectors are rows of one array. Lanes that know the same share a row, as the lanes of a warp mostly
-do; a lane that learns something alone gets a row of its own, until its warp meets again. The
-column of a thread in its own row only says what the other owners of the row know of it.
+Vectors are rows of one array. Lanes with equal knowledge share a row, as the lanes of a warp mostly
+do. A lane that learns something alone gets a row of its own, until its warp meets again. The column
+of a thread in its own row only says what the other owners of the row know of it.
 
-A row has up to three vectors: what happened before (ORDER), and of it what a path with a fence
-between the generic and the async proxy connects, for shared memory and for global memory.
+A row has up to three vectors. ORDER has the accesses that happened before. The other two have those
+accesses that a path with a proxy fence (generic to async) connects, for shared and for global memory.
 
-Messages, by which barriers hand clocks on, are rows too.
+Barriers hand clocks on as messages, which are rows too.
 """
 
 from __future__ import annotations

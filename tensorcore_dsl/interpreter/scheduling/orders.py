@@ -1,7 +1,7 @@
 """The argument `order` of a launch: a seed, or a schedule as `kernel.explore` prints it.
 
-A schedule runs warps one after the other, each until it must wait, and stops some of them on the
-way so that all others overtake. Its text is `up b0w2@17 b1w0l0-15@4`: the order of warps, then one
+A schedule runs warps one after the other, each until it must wait. It stops some warps on the way,
+so that all others overtake them. Its text is `up b0w2@17 b1w0l0-15@4`: the order of warps, then one
 switch for each stop. `b0w2@17`: warp 2 of CTA 0 stops before the 17th instruction, counted from
 1, by which it accesses memory or synchronises. `l0-15`: only these lanes of the warp stop.
 """
@@ -84,7 +84,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Warps run by `base`, each until it must wait, but for the switches.
+    """Warps run in the order `base`, each until it must wait or a switch stops it.
 
     base: "up" (of the warps that can run, the one with the lowest number), "down" (the highest) or
     "drawn7" (numbers drawn from the seed 7).

@@ -1,8 +1,8 @@
 """Schedules drawn from a seed, to find races that the default schedule never shows.
 
 By default the machine runs the cohort that is furthest behind, the same way each time. Here warps
-have random priorities, drawn for single warps or for groups of four. Of the warps that are ready,
-those with the highest priority run, sometimes only for a random number of steps. Priorities change
+have random priorities, drawn for single warps or for groups of four. The ready warps with the
+highest priority run, sometimes only for a random number of steps. Priorities change
 from time to time, so that a warp that was overtaken may overtake others later. Every fourth seed
 (3, 7, 11, ...) also splits warps: at accesses to memory some lanes run ahead of the others, as the
 GPU may run them, up to the next instruction that the lanes execute together.

@@ -1,8 +1,8 @@
 """The cost table of the estimates for sm_90a: each figure with its source.
 
-Figures of published microbenchmarks are rounded, and were not measured again. Those that are marked
-as fitted were chosen such that estimates agree with times of our kernels on an H200, for half of
-the recorded configurations; the other half checks them.
+Figures of published microbenchmarks are rounded, and were not measured again. Figures marked as
+fitted make estimates agree with measured times of the library's kernels on an H200, for half of the
+recorded configurations. The other half checks them.
 """
 
 from __future__ import annotations

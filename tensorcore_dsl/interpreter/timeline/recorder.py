@@ -56,7 +56,7 @@ class Recorder:
 
 
 class _Tally(Tally):
-    """The counters of the chunk, which also pass each access to the hooks."""
+    """The counters of the chunk. They also pass each access to the hooks."""
 
     def __init__(self, inner: Tally, hooks: _Hooks) -> None:
         self.__dict__.update(inner.__dict__)

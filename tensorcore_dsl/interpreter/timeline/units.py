@@ -48,7 +48,7 @@ class Completion:
 
 @dataclass
 class Groups:
-    """The groups of asynchronous operations of a warp: those closed, and the open one."""
+    """The groups of asynchronous operations of a warp: closed groups, and the open one."""
 
     closed: list[Completion] = field(default_factory=list)
     open: Completion = field(default_factory=Completion)
