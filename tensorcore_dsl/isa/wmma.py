@@ -106,7 +106,7 @@ def _stride(ctx: Context, instr: Instruction, layout: Layout, strides: tuple[Any
     return np.broadcast_to(stride, (ctx.threads,))
 
 
-def _places(
+def _addresses(
     ctx: Context, instr: Instruction, layout: Layout, address: Any, strides: tuple[Any, ...]
 ) -> tuple[np.ndarray, int]:
     """(words, T) addresses, and bytes per word: one element, or 32 bits of sub-byte elements."""
@@ -127,7 +127,7 @@ def load(ctx: Context, instr: Instruction, address: Any, *stride: Any) -> np.nda
     ctx.whole_warps()
     words: Any = None
     for memory, lanes, base in memories(ctx, instr, address):
-        addresses, width = _places(ctx, instr, layout, base, stride)
+        addresses, width = _addresses(ctx, instr, layout, base, stride)
         loaded = np.stack([memory.load(lanes, start, width, 1)[0] for start in addresses])
         words = loaded if words is None else np.where(lanes.active, loaded, words)
     if width >= 4:
@@ -145,7 +145,7 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any, *stride: A
     ctx.whole_warps()
     words = np.asarray(value).reshape(layout.registers, ctx.threads)
     for memory, lanes, base in memories(ctx, instr, address):
-        addresses, width = _places(ctx, instr, layout, base, stride)
+        addresses, width = _addresses(ctx, instr, layout, base, stride)
         per = max(4 // width, 1)
         for slot, start in enumerate(addresses):
             word = words[slot // per]

@@ -329,7 +329,7 @@ def load_elements(
     origin = check_place(source, layout, origin, bounded)
     if not convert:
         check_type(source, layout, "convert=True converts")
-    elements = load_places(source, _coordinates(layout, origin), bounded, otherwise)
+    elements = load_indices(source, _coordinates(layout, origin), bounded, otherwise)
     if convert:
         return of_converted(operand, layout, elements)
     return of_elements(operand, layout, [Scalar(e.value, layout.dtype) for e in elements])
@@ -368,7 +368,7 @@ def store_elements(
     layout = stored_layout(value)
     origin = check_place(target, layout, origin, bounded)
     value = value if value.dtype == target.dtype else value.to(target.dtype)
-    store_places(target, _coordinates(layout, origin), value.elements(), bounded)
+    store_indices(target, _coordinates(layout, origin), value.elements(), bounded)
 
 
 def _coordinates(layout: Layout, origin: Place) -> list[Place]:
@@ -377,7 +377,7 @@ def _coordinates(layout: Layout, origin: Place) -> list[Place]:
     return [(row + origin[0], col + origin[1]) for row, col in every]
 
 
-def load_places(
+def load_indices(
     source: Tile | Array, indices: Sequence[tuple[Any, ...]], bounded: bool, otherwise: Any
 ) -> list[Scalar]:
     """The elements at these coordinates."""
@@ -394,7 +394,7 @@ def load_places(
     return elements
 
 
-def store_places(
+def store_indices(
     target: Tile | Array,
     indices: Sequence[tuple[Any, ...]],
     elements: Sequence[Any],

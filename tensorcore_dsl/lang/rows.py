@@ -15,7 +15,7 @@ from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
-from tensorcore_dsl.lang.fragments import check_extents, layout_of, load_places, store_places
+from tensorcore_dsl.lang.fragments import check_extents, layout_of, load_indices, store_indices
 from tensorcore_dsl.lang.math import maximum, minimum
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.lang.warp import shfl_xor
@@ -487,8 +487,8 @@ def _loaded(
 ) -> RegisterGroup:
     of_like = layout_of(like)
     layout = along(of_like, axis, None if convert else _memory(source).dtype)
-    indices = _places(source, layout, axis, origin, bounded)
-    elements = load_places(source, indices, bounded, otherwise)
+    indices = _indices(source, layout, axis, origin, bounded)
+    elements = load_indices(source, indices, bounded, otherwise)
     if convert:
         elements = [element.to(layout.dtype) for element in elements]
     return of_elements(_operand(layout), layout, elements)
@@ -569,7 +569,7 @@ def _stored(axis: str, target: Any, values: Any, origin: Any, bounded: bool) -> 
     first: Any = None if not bits else (thread & sum(bits)) == 0
     memory = _memory(target)
     elements = values.to(memory.dtype).elements()
-    store_places(memory, _places(memory, layout, axis, origin, bounded), elements, bounded, first)
+    store_indices(memory, _indices(memory, layout, axis, origin, bounded), elements, bounded, first)
 
 
 def _memory(memory: Any) -> Tile | Array:
@@ -580,7 +580,7 @@ def _memory(memory: Any) -> Tile | Array:
     return memory
 
 
-def _places(
+def _indices(
     memory: Tile | Array, layout: Layout, axis: str, origin: Any, bounded: bool
 ) -> list[tuple[Any, ...]]:
     """The index of each value of this thread."""

@@ -272,22 +272,22 @@ def _registers(
     registers = -(-slots // packed)
     thread = np.arange(threads)[:, None]
     words = thread * registers + slot // packed if by_thread else slot // packed * total + thread
-    bit_places = 32 * words + slot % packed * bits + low
+    offsets_of_lanes = 32 * words + slot % packed * bits + low
     tiles = _tiles_of_lanes(product, threads)
     position = coordinates[..., 0] * shape[1] + coordinates[..., 1]
     if coordinates.min() < 0 or (coordinates.reshape(-1, 2).max(axis=0) >= shape).any():
         raise ValueError(f"{product}: the map of {name} leaves its matrix {shape}")
     bit_offsets = np.full((len(tiles), shape[0] * shape[1]), -1, np.int64)
     for tile, lanes in enumerate(tiles):  # the first copy of an element is read
-        bit_offsets[tile, position[lanes].ravel()[::-1]] = bit_places[lanes].ravel()[::-1]
+        bit_offsets[tile, position[lanes].ravel()[::-1]] = offsets_of_lanes[lanes].ravel()[::-1]
     if name != "d":
         if (bit_offsets < 0).any():
             missing = divmod(int(np.argwhere(bit_offsets < 0)[0, 1]), shape[1])
             raise ValueError(f"{product}: no thread holds element {missing} of {name}")
     else:
-        bit_offsets = np.stack([np.sort(bit_places[lanes], axis=None) for lanes in tiles])
+        bit_offsets = np.stack([np.sort(offsets_of_lanes[lanes], axis=None) for lanes in tiles])
     # Sorted by bit offset, so that successive writes are close to each other.
-    order = [np.argsort(bit_places[lanes], axis=None) for lanes in tiles]
+    order = [np.argsort(offsets_of_lanes[lanes], axis=None) for lanes in tiles]
     positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
     step = threads * registers if by_thread else threads
     return OperandPositions(bit_offsets, step, (registers, total), positions)

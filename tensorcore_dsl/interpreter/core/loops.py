@@ -277,14 +277,14 @@ class LoopAnalysis(EagerDict):
             scales = classify.is_scaling(node.instr) and node not in self._changing(node)
             scales = scales and (node.instr.opcode != names.LEFT_SHIFT or node.operands[0] in moving)
             return (classify.is_addition(node.instr) or scales) and len(moving) < 2
-        place: Any = node.operands[0]
+        address: Any = node.operands[0]
         adds = (
             _access(node) != "update"
             or classify.is_exchange(node.instr)
             or (classify.is_addition(node.instr) and not moving)
         )
-        same = [op.operands[0] == place for op in self._writers(node)]
-        return adds and place.base not in self._moving and same in ([], [True])
+        same = [op.operands[0] == address for op in self._writers(node)]
+        return adds and address.base not in self._moving and same in ([], [True])
 
     @cached_property
     def polls_global_memory(self) -> bool:

@@ -187,9 +187,9 @@ class Machine:
         """
         ctx, steps, values = self.ctx, self.ctx.program.steps, self.registers.values
         instr, mask = steps[at].instr, ctx.mask
-        places = [p for p, c in ctx.cohorts.items() if c.unit and steps[p].instr is instr]
-        parties = {p: ctx.cohorts[p].mask if p != at else mask for p in (*places, at)}
-        if not places or instr is None or not all(steps[position].fetch for position in parties):
+        positions = [p for p, c in ctx.cohorts.items() if c.unit and steps[p].instr is instr]
+        parties = {p: ctx.cohorts[p].mask if p != at else mask for p in (*positions, at)}
+        if not positions or instr is None or not all(steps[position].fetch for position in parties):
             return False
         operands: list[Any] = [0] * len(instr.operands)
         for position, lanes in parties.items():

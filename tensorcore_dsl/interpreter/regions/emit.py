@@ -1,7 +1,7 @@
 """Emit a region as an LLVM function: `i64 name(ptr frame, i64 low, i64 high)`.
 
-It executes the region for the threads from `low` to `high`, which are whole warps. It returns 1 if
-one of them has failed a check. A warp is two vectors of sixteen lanes. A warp loads registers where
+It executes the region for the threads from `low` to `high`, which are whole warps. It returns 0
+unless one of them has failed a check. A warp is two vectors of sixteen lanes. A warp loads registers where
 it enters the region, and stores them where it leaves.
 """
 

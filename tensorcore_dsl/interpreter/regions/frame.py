@@ -82,15 +82,15 @@ def _show(
     memory: Any = ctx.globals if is_global else ctx.shared
     mask, here = np.zeros(ctx.threads, np.bool_), slice(first, first + WARP)
     mask[here] = [lanes >> lane & 1 for lane in range(WARP)]
-    places = np.zeros(ctx.threads, np.uint64 if is_global else np.uint32)
-    places[here] = _array(addresses, places.dtype, WARP)
+    each_address = np.zeros(ctx.threads, np.uint64 if is_global else np.uint32)
+    each_address[here] = _array(addresses, each_address.dtype, WARP)
     values = None
     if verb:
         values = np.zeros((count, ctx.threads), f"u{width}")
         values[:, here] = _array(words, values.dtype, count * WARP).reshape(count, WARP)
     ctx.at_step = step
     try:
-        tell_race = memory.note("store" if verb else "load", places, mask, width * count, values)
+        tell_race = memory.note("store" if verb else "load", each_address, mask, width * count, values)
     except BaseException as error:
         tell_race = partial(_raised, error)
     if tell_race is not None:

@@ -304,7 +304,7 @@ def _bits(vregs: Iterable[int]) -> int:
     return bits
 
 
-def _places(bits: int) -> frozenset[int]:
+def _vregs(bits: int) -> frozenset[int]:
     vregs = []
     while bits:
         low = bits & -bits
@@ -388,7 +388,7 @@ def region(program: Program, flow: RegionFlow, start: int, end: int) -> Region:
     back = any(start <= flow.jumps[at].label.at <= at for at in branches)
     stops = back or bool(apart)
     reads = {
-        at: _places(local[at] | _doubtful(flow, blocks, at, everything)) - program.fixed
+        at: _vregs(local[at] | _doubtful(flow, blocks, at, everything)) - program.fixed
         for at in sorted({start, *labels})
     }
     kept = outside | (between & everything if stops else 0)
@@ -399,10 +399,10 @@ def region(program: Program, flow: RegionFlow, start: int, end: int) -> Region:
         tuple(blocks),
         tuple(sorted(exits)),
         reads,
-        _places(outside),
-        _places(kept),
-        _places(between | outside),
-        _places(loaded),
+        _vregs(outside),
+        _vregs(kept),
+        _vregs(between | outside),
+        _vregs(loaded),
         stops,
         bool(needy) and not apart,
         any(flow.jumps[at].condition is not None for at in branches),
@@ -431,8 +431,8 @@ def straight(program: Program, flow: RegionFlow, parts: Sequence[range]) -> Regi
     start, end = parts[0].start, parts[-1].stop
     block = RegionBlock(start, end, micro_ops, writes=written)
     whole = any(needs_warps(steps[at]) for at in everywhere)
-    kept = _places(left)
-    first = _places(reads) - program.fixed
+    kept = _vregs(left)
+    first = _vregs(reads) - program.fixed
     return Region(start, end, (block,), (end,), {start: first}, kept, kept, kept, first, False, whole)
 
 

@@ -112,8 +112,8 @@ class RandomSchedule:
 
     def _retry(self, chunk: Chunk, waiting: np.ndarray) -> tuple[int, Cohort]:
         """Waiting threads at one position, for one step."""
-        places = [at for at, cohort in chunk.cohorts.items() if (cohort.mask & waiting).any()]
-        at = places[int(self.random.integers(len(places)))]
+        positions = [at for at, cohort in chunk.cohorts.items() if (cohort.mask & waiting).any()]
+        at = positions[int(self.random.integers(len(positions)))]
         self.retries = True
         return at, self._take(chunk, at, warps_of(chunk.cohorts[at].mask & waiting))
 
