@@ -27,7 +27,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.interpreter import launch, processes
 from tensorcore_dsl.interpreter.arena import Arena
-from tensorcore_dsl.interpreter.core import memory_pool
+from tensorcore_dsl.interpreter.core import memory_pool, policy
 from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Report
@@ -251,6 +251,17 @@ def told_by_its_process(*_: Any) -> Report:
 
 
 @dataclass
+class NotesRegions:
+    """A chunk that notes whether its process executes regions."""
+
+    array: np.ndarray
+
+    def __call__(self, first: int, ctas: int, _: Event) -> Report:
+        self.array[first : first + ctas] = policy.current.regions
+        return Report()
+
+
+@dataclass
 class Adds:
     """A chunk that adds to an array, and ends with an error where it is another one."""
 
@@ -337,6 +348,17 @@ class TestProcesses:
         self.pool.run(Waits(told.array), jobs, 2, Event(), lambda _: None)
         first, *others = told.array.tolist()
         assert first and first not in others and len({*others}) == 1
+
+    def test_processes_have_the_policy_of_each_launch(self):
+        """The processes are made by the first launch."""
+        (regions,) = self.pool.arena.take([GlobalPointer(np.zeros(6, np.bool_), "x")])
+        for changes in ({}, {"regions": False}, {}):
+            expected = changes.get("regions", True)
+            regions.array[:] = not expected
+            with executing(**changes):
+                self.run(NotesRegions(regions.array), ctas=6)
+            assert (regions.array == expected).all()
+        assert len(self.numbers()) == 3
 
     def test_a_process_may_take_all_locks(self):
         """The process that was copied held some of them."""

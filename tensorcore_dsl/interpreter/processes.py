@@ -34,7 +34,7 @@ from tensorcore_dsl.environment import switches
 from tensorcore_dsl.environment.compile_notice import VARIABLE as NOTICE
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.arena import MIN_BYTES, Arena
-from tensorcore_dsl.interpreter.core import memory_pool
+from tensorcore_dsl.interpreter.core import memory_pool, policy
 from tensorcore_dsl.interpreter.core.program import PROGRAMS, Program, next_serial
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
@@ -305,9 +305,10 @@ def _leave(own: int) -> None:
 def _run(
     data: bytes, chunk: Chunk | None, job: Job, arena: Arena, stop: Event, end: Connection
 ) -> Chunk | None:
-    """Run a chunk, which is read from `data` if it is None, and returned."""
+    """Run a chunk and return it. If it is None, read it and the policy of its launch from `data`."""
     try:
-        chunk = chunk or _Unpickler(data, arena).load()
+        if chunk is None:
+            policy.current, chunk = _Unpickler(data, arena).load()
         answer: Any = chunk(*job, stop)
     except BaseException as error:
         answer = error
@@ -411,7 +412,7 @@ class ProcessPool:
         each."""
         data = io.BytesIO()
         pickler = _Pickler(data, self.arena)
-        pickler.dump(chunk)
+        pickler.dump((policy.current, chunk))
         for worker in [w for w in self.workers if not w.serves(pickler.newest)]:
             self.workers.remove(worker)
             worker.signal(signal.SIGKILL)
