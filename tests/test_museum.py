@@ -14,6 +14,7 @@ import tensorcore_dsl as tc
 from docs import generate
 from tensorcore_dsl.__main__ import main
 from tensorcore_dsl.checking.session import checking
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.kernels import museum
 
@@ -49,10 +50,13 @@ def lines_of(place: Any) -> set[int]:
 
 
 @each
-def test_the_broken_form_is_reported_at_the_marked_lines(exhibit):
+@pytest.mark.parametrize("policy", [{"regions": False}, {"compile_cost": 0}], ids=["steps", "regions"])
+def test_the_broken_form_is_reported_at_the_marked_lines(exhibit, policy):
+    """By single steps, as in a first launch, and by compiled regions, which later processes find on disk."""
     marked = marks(exhibit)
     races = bool(marked["race: first"])
-    with pytest.raises(tc.Race if races else CLASSES.get(exhibit.name, tc.EmulationError)) as raised:
+    expected = tc.Race if races else CLASSES.get(exhibit.name, tc.EmulationError)
+    with executing(**policy), pytest.raises(expected) as raised:
         exhibit.broken()
     error: Any = raised.value
     if races:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import signal
 from importlib import import_module
+from typing import Any
 
 import pytest
 
+from tensorcore_dsl.interpreter.core.policy import executing
 from tests.planted import CLASSES
 from tests.planted.harness import error, race
 
 CASES = [(kind, case) for kind in CLASSES for case in import_module(f"tests.planted.{kind}").planted]
 # Mistakes of one kernel share a twin.
 TWINS = {(case.twin or case.kernel, case.make): (kind, case) for kind, case in CASES}.values()
+# By single steps, as in a first launch, and by compiled regions, which later processes find on disk.
+POLICIES: dict[str, dict[str, Any]] = {"steps": {"regions": False}, "regions": {"compile_cost": 0}}
 LIMIT = 60  # seconds; a case takes up to 3, and the first one of a process may compile loops
 
 
@@ -35,17 +39,20 @@ def named(cases):
 
 
 @pytest.mark.quick(lambda kind, case: (kind, case.report.says))
+@pytest.mark.parametrize("regions", POLICIES)
 @pytest.mark.parametrize(("kind", "case"), named(CASES))
-def test_bug_is_reported_at_its_line(kind, case):
-    reports = [report for report in case.run_bug() if isinstance(report, case.errors)]
+def test_bug_is_reported_at_its_line(kind, case, regions):
+    with executing(**POLICIES[regions]):
+        reports = [report for report in case.run_bug() if isinstance(report, case.errors)]
     assert any(case.report.fits(report, case.kernel) for report in reports), reports
 
 
 @pytest.mark.quick(lambda kind: kind)
-@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize(("order", "regions"), [(None, "steps"), (0, "steps"), (None, "regions")])
 @pytest.mark.parametrize(("kind", "case"), named(TWINS))
-def test_correct_twin_is_not_blamed(kind, case, order):
-    assert case.run_twin(order) == ([], "")
+def test_correct_twin_is_not_blamed(kind, case, order, regions):
+    with executing(**POLICIES[regions]):
+        assert case.run_twin(order) == ([], "")
 
 
 def test_names_are_unique():

@@ -194,7 +194,7 @@ def _is_quiet(
         for lane in range(32):
             words[lane] = np.uint64(peek32(addresses + 4 * lane))
     # Stores are noted by the detector itself where it has something to report: first, all are
-    # checked. To have noted some loads does no harm.
+    # checked. `touch_warp` notes no lanes whose loads the detector must judge.
     serial = new_serial(book, step, first)
     if touches_row(book, where, kind, CHECK | NOTE, serial, at, lanes, first, size):
         return True

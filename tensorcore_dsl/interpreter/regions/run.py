@@ -238,6 +238,7 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[RegionFrame]], int 
         masks = []
         if not exits.issuperset(position for position, _ in left):
             machine.registers.wrote_all(region.kept)
+            machine.registers.fill()  # lanes that stop inside go on by single steps
         for position, i in sorted(left):
             flags = frames[0].leaving[i]
             for frame in frames[1:]:

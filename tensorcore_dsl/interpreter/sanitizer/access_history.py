@@ -501,7 +501,7 @@ def touch(
     ORDER if accesses through the generic proxy must have been fenced: writes before any access,
     reads before a write.
     """
-    stores = kind in (STORE, STRONG_STORE)
+    stores, found = kind in (STORE, STRONG_STORE), book[FOUNDS]
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
     granule, writes, reads, lines = first, area[POINTER_WRITES], area[POINTER_READS], area[POINTER_LINES]
     while granule <= last:
@@ -533,7 +533,9 @@ def touch(
         if not stores and read != seen_reads and todo & NOTE:
             new_reads = added(book, by, read, serial, lanes)
         seen_writes, seen_reads = wrote, read
-        if todo & NOTE:
+        # Lanes whose order must be asked for are checked again, and noted if they are in order. The second
+        # check must not meet their reads: a read that has seen a write counts as ordered behind it.
+        if todo & NOTE and (lanes == 0 or book[FOUNDS] == found):
             if stores:
                 poke32(at, np.uint32(new_writes))
             poke32(at_reads, np.uint32(new_reads))
