@@ -156,7 +156,7 @@ class Chunk(Positions, EagerDict):
     reads, writes
         Accesses so far, to tell polling from work.
     unusual
-        What PTX leaves open is decided in another way than by default: see `mbarriers._done` and `elect`.
+        What PTX leaves open is decided in another way than by default: see `Mbarriers.done` and `elect`.
     """
 
     unusual = False

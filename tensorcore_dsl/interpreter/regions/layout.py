@@ -21,7 +21,7 @@ from tensorcore_dsl.isa.lanes import (
 # memory there is, counters (see `FrameLayout`), the flags of those that leave at each exit, where a
 # mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps of a warp
 # until others are asked, the warps of a CTA, the functions of `memory`, and the one that finishes
-# products. Behind these lie those of `Layout.words`.
+# products. Behind these lie the words of `FrameLayout.words`.
 (
     ACTIVE,
     ENTRY,

@@ -26,7 +26,7 @@ MAX_EXCERPT = 52  # characters of source that a sentence quotes
 
 
 class Detector(Protocol):
-    """Interface of `races.Races`, and of its remainder `races.PastChunk`, for this module."""
+    """Interface of `races.Races`, and of its remainder `launch_history.PastChunk`, for this module."""
 
     @property
     def names(self) -> Positions: ...
