@@ -475,13 +475,14 @@ class Machine:
         grid, here = prod(g.grid), (g.first + self.started) // g.devices
         if here == grid:
             return ""
-        text = f"CTAs {here} to {grid - 1} have not started"
+        last = grid - 1
+        text = f"CTA {last} has not started" if here == last else f"CTAs {here} to {last} have not started"
         if self._running_ctas() + ctx.clusters.size > self.resident:
             return (
                 f"{text}: {ctx.arch} holds at most {self.resident // g.devices} of these CTAs at a "
                 "time, and none of the running ones ends"
             )
-        return f"{text}: the emulator starts them when those before them have ended"
+        return f"{text}: the emulator starts CTAs when the CTAs before them have ended"
 
     def _parked(self, at: int, cohort: Cohort) -> np.ndarray:
         """The threads of a cohort that wait for others of their unit."""
