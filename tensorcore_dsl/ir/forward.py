@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tensorcore_dsl.dtypes import DType, named
+from tensorcore_dsl.isa import classify
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
     Address,
@@ -94,7 +95,7 @@ class _Forward:
         if op.instr.ordering is not None:
             self.flying.update(op.results)
             self.waits.add(op.instr.ordering.wait)
-        elif op.instr.mnemonic.startswith(tuple(self.waits)):
+        elif classify.waits_by(op.instr, self.waits):
             self.flying.clear()
 
     def copy(self, node: Assign, known: Known) -> None:

@@ -1,9 +1,11 @@
 """Properties of instructions that follow from their text, accesses and effects.
 
-Analyses, checks and messages ask these functions, so that no other module parses a mnemonic.
+Analyses, checks and messages ask these functions, so that no module outside of `isa/` parses a mnemonic.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from tensorcore_dsl.isa.access import SCOPES, Access
 from tensorcore_dsl.isa.effects import Effect
@@ -15,6 +17,16 @@ from tensorcore_dsl.isa.spec import Instruction
 def is_addition(instr: Instruction) -> bool:
     """True for instructions that add or subtract their operands, or add to the word that they update."""
     return instr.opcode in ("add", "sub") or instr.params.get("op") == "add"
+
+
+def is_integer_addition(instr: Instruction) -> bool:
+    """True for sums of integers."""
+    return instr.mnemonic.startswith(("add.s", "add.u"))
+
+
+def is_approximate(instr: Instruction) -> bool:
+    """True if its text says `.approx`, so that the result may deviate from the exact value."""
+    return "approx" in instr.mnemonic.split(".")
 
 
 def is_scaling(instr: Instruction) -> bool:
@@ -83,6 +95,16 @@ def is_strong(instr: Instruction) -> bool:
 def is_relaxed(instr: Instruction) -> bool:
     """True if its text says `.relaxed`, so that it orders no other access."""
     return "relaxed" in instr.mnemonic.split(".")
+
+
+def is_cta_acquire(instr: Instruction) -> bool:
+    """True if its text limits what its threads learn to the CTA."""
+    return ".acquire.cta." in instr.mnemonic
+
+
+def is_cta_release(instr: Instruction) -> bool:
+    """True if its text limits what its threads hand on to the CTA."""
+    return ".release.cta." in instr.mnemonic
 
 
 def is_release(instr: Instruction) -> bool:
@@ -174,6 +196,11 @@ def is_mbarrier_arrival(instr: Instruction) -> bool:
     return uses_mbarrier(instr) and ".arrive" in instr.mnemonic
 
 
+def announces_bytes(instr: Instruction) -> bool:
+    """True if it tells an mbarrier how many bytes will arrive."""
+    return ".expect_tx" in instr.mnemonic
+
+
 # -- asynchronous operations ---------------------------------------------------------------------
 
 
@@ -183,6 +210,11 @@ def is_async_operation(instr: Instruction) -> bool:
     False for `cp.async`, which takes effect at a wait (`is_cp_async`).
     """
     return instr.ordering is not None or any(a.bulk for a in instr.accesses)
+
+
+def waits_by(instr: Instruction, waits: Iterable[str]) -> bool:
+    """True if its text begins with one of `waits`, which are texts as in `MmaOrdering.wait`."""
+    return instr.mnemonic.startswith(tuple(waits))
 
 
 def is_cp_async(instr: Instruction) -> bool:

@@ -17,7 +17,6 @@ from tensorcore_dsl.isa.lookup import instruction, instructions
 # -- arithmetic, logic and comparison (9.7.1 to 9.7.8) ----------------------------------------
 
 EXPENSIVE_OPCODES = frozenset({"div", "rem", "sqrt"})  # dozens of machine instructions each
-INTEGER_ADD = ("add.s", "add.u")  # prefixes of the additions of integers
 PERMUTE_BYTES = "prmt.b32"
 INTEGER_PRODUCTS = tuple(f"mul.{part}.{sign}" for part in ("lo", "wide") for sign in "su")
 INDEX_PRODUCT = "mul.lo.s32"

@@ -446,7 +446,7 @@ class InstructionBuilder:
         offset, value = 0, index.value
         while True:
             op = self._definitions.get(value)
-            if op is None or not op.instr.mnemonic.startswith(names.INTEGER_ADD):
+            if op is None or not classify.is_integer_addition(op.instr):
                 break
             left, right = op.operands
             if not isinstance(right, Const) or not isinstance(left, Value):

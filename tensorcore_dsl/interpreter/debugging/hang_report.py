@@ -172,7 +172,8 @@ class HangReport:
         here = self.ctx.instruction(at), self.ctx.loc(at)
         ops = [op for op in nodes.walk(self.ctx.program.kernel.body) if isinstance(op, nodes.Op)]
         sizes = {op.operands[-1] for op in ops if (op.instr, op.loc) == here}
-        size = sizes.pop() if len(sizes) == 1 and here[0] and ".expect_tx" in here[0].mnemonic else None
+        announces = here[0] is not None and classify.announces_bytes(here[0])
+        size = sizes.pop() if announces and len(sizes) == 1 else None
         return f", announcing {size.value} bytes" if isinstance(size, nodes.Const) else ""
 
     def _waits_for_first(self, mask: np.ndarray) -> bool:

@@ -231,7 +231,7 @@ class Mbarriers(EagerDict):
             units, phases = self.phases(addresses, go & chunk.mask)
             detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
             instr = chunk.instruction(chunk.at_step)
-            narrow = instr is not None and ".acquire.cta." in instr.mnemonic
+            narrow = instr is not None and classify.is_cta_acquire(instr)
             if self.clusters.size > 1 and not narrow:  # libraries that mean the cluster leave the scope out
                 detector.acquire(PHASES, go & chunk.mask, units | REMOTE, phases - 1)
         return go
@@ -270,7 +270,7 @@ class Mbarriers(EagerDict):
         weak = np.zeros_like(mask)
         if instr is not None and classify.is_relaxed(instr):
             weak = mask
-        elif instr is not None and ".release.cta." in instr.mnemonic:
+        elif instr is not None and classify.is_cta_release(instr):
             weak = abroad  # libraries that mean the cluster leave the scope out
         messages = np.where(abroad, units | REMOTE, units)
         # `count` takes the arrivals for as late as the last release.

@@ -73,7 +73,7 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
     bits = max((o.register_bits for o in (*instr.operands, *instr.results)), default=32)
     if _moves(instr) or not instr.results:
         latency, slots = alu, 1.0
-    elif ".approx" in instr.mnemonic or instr.section == convert.CVT or _is_double(instr):
+    elif classify.is_approximate(instr) or instr.section == convert.CVT or _is_double(instr):
         latency, slots = costs["slow_latency"].value, costs["slow_issue"].value
     else:
         slots = 2.0 if bits == 64 else 1.0
