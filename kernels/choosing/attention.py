@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.sizes import cdiv
 L2_BYTES = 32 << 20  # bytes of K and V that stay in the L2 cache of an H200, which has 50 MiB
 MAX_KEYS, STAGES = 128, 2  # keys of a tile; tiles of K, and of V, in shared memory
 MAX_PACKED_ROWS = 128  # Pack heads if their queries together are at most this many rows.
-SHORT_QUERIES = 1024  # Up to so many, a causal mask hides much of a tile of 192 queries.
+SHORT_QUERIES = 1024  # With at most SHORT_QUERIES, a causal mask hides much of a tile of 192 queries.
 PAGE_UNIT = 64  # keys; a tile of paged keys has a multiple of it
 # Consumers -> registers of a thread for accumulators and P; with more, ptxas 13.0 spills.
 FRAGMENT_REGISTERS = {2: 192, 3: 128}

@@ -41,7 +41,7 @@ MANY_ROWS, ROWS_AND_PARTS, MANY_ROWS_STAGES = 128, tuple(product((256, 192, 128,
 # Microseconds of packed_many_rows_gemm for 64 elements along K of a tile: a fixed part, 4 bits of a
 # weight, 64 rows. With split-K: for the exchange of the sums of 64 rows.
 STAGE_US, STAGE_BITS_US, STAGE_ROWS_US, EXCHANGE_US = 0.015, 0.055, 0.135, 0.8
-# Up to so many rows and weights, mma.sync takes less time: its CTAs start sooner.
+# With at most FEW_ROWS rows and FEW_WEIGHTS weights, mma.sync takes less time: its CTAs start sooner.
 FEW_ROWS, FEW_WEIGHTS = 8, 2**24
 
 
@@ -139,7 +139,7 @@ def _wgmma_bytes(config: HopperMixedConfig, format: WeightFormat) -> tuple[int, 
 
 
 def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
-    """Choose the tile: the widest of which there are ENOUGH_CTAS, else the one with the most CTAs."""
+    """Choose the widest tile that gives ENOUGH_CTAS CTAs, else the tile with the most CTAs."""
     tokens = next((rows for rows in SHAPES if rows >= M), max(SHAPES))
     chunks = K // CHUNK
     widest_first = [MixedConfig(tokens, *shape, stages=2) for shape in SHAPES[tokens]]
@@ -165,7 +165,7 @@ def _bytes(config: MixedConfig, format: WeightFormat) -> int:
 
 
 def _stage_bytes(config: MixedConfig | HopperMixedConfig, row: int, chunks: int, format: WeightFormat) -> int:
-    """Rows of A of so many elements; words, scales of f32 and zero points of so many chunks."""
+    """Bytes of a stage: `row` elements a row of A; words, scales and zero points of `chunks` chunks."""
     words = chunks * CHUNK * format.dtype.bits // 8
     return 2 * config.tokens * row + config.columns * (words + 5 * format.group_rows(chunks))
 

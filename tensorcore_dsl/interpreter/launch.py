@@ -110,11 +110,11 @@ class EmulatedLaunch(EagerDict):
     queued : Queued or None
         The place in a stream, for races with launches that may run at the same time.
     overlap : Overlap or None
-        Runs the launch together with others; it is asked before each step.
+        Runs the launch together with others. The machine asks it before each step.
     devices : int
         Each one runs the grid, with its own values of the `PerRank` arguments.
     static : int
-        Bytes of static shared memory of a CTA, set by `run` as are the next ones.
+        Bytes of static shared memory of a CTA. `run` sets this field and the following ones.
     ordered : bool
         CTAs see what others write.
     resident : int or None

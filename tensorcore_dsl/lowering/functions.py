@@ -179,7 +179,7 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_once(function: Function) -> Function:
-    """Decorate a function like `compiled`, which other modules call instead of containing it."""
+    """Decorate a function like `compiled`. Other modules link to its code and do not contain it."""
     callable_object: Any = compiled(function)
     callable_object.lowered.linked = callable_object
     return callable_object  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import COPY, LaneAccess, operation, operations
 from tensorcore_dsl.isa.spec import Instruction
 
-# Which regions a machine executes: none; those that access no memory; all; all, and the race detector
+# Which regions a machine executes: none; regions that access no memory; all; all, and the race detector
 # sees their accesses.
 NO_REGIONS, REGISTER_REGIONS, ALL_REGIONS, WITNESSED_REGIONS = range(4)
 SPECIAL_REGISTER = "input"  # the name of a micro-operation that reads a special register

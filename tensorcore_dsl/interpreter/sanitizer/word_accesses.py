@@ -217,8 +217,10 @@ def touches_row(
     first: int,
     size: int,
 ) -> bool:
-    """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
-    conflict with them; else nothing is done."""
+    """Check or note, as `todo` says, the access of a whole warp to adjacent words or to one word.
+
+    Return False and change no access if lanes must be checked one by one.
+    """
     memory, areas = where.memory, where.areas
     weak = _strength(book, serial) == 0 and kind in (LOAD, STORE)
     alike = kind == LOAD and native.has_stride64(addresses, 0)
