@@ -62,8 +62,8 @@ def test_grouped_products_are_exact(sizes, config, order):
 
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("config", GROUPED)
-def test_groups_share_few_blocks(config):
-    """Blocks that pass from group to group, and leave alone what belongs to no group."""
+def test_groups_share_few_ctas(config):
+    """CTAs pass from group to group, and do not write rows that belong to no group."""
     chosen, offsets = HopperConfig(**GROUPED[config]), groups_of((70, 0, 1, 200, 64, 0))
     a, b = whole(350, 200), whole(6, 200, 136, order="F")
     d = np.full((350, 136), 99, BF16)
@@ -220,8 +220,8 @@ def test_groups_along_k(sizes, config):
     assert np.array_equal(actual, by_parts_of_k(a, b, offsets).astype(BF16))
 
 
-def test_groups_along_k_share_few_blocks():
-    """Tiles of groups of different lengths, one after the other in the same blocks."""
+def test_groups_along_k_share_few_ctas():
+    """Tiles of groups of different lengths, one after the other in the same CTAs."""
     config, offsets = HopperConfig(BM=64, BN=64, stages=3), groups_of((70, 0, 1, 200, 64, 0))
     a, b, d = whole(72, 335, order="F"), whole(335, 136), np.full((6, 72, 136), 99, BF16)
     result = k_grouped_gemm_kernel.check(2, config.threads)(a, b, offsets, d, config=config)

@@ -24,8 +24,8 @@ from tests.whole_numbers import BF16, E4M3, E5M2, F16, exact, whole
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
 
-def few_blocks(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
-    """The product in one cluster of blocks, or of split tiles, in a cluster each."""
+def run_few_ctas(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
+    """Multiply in one cluster. With split-K: in one cluster for each tile."""
     d = np.full((a.shape[0], b.shape[1]), 77, out)
     high, wide = config.BM * config.cluster_m, config.BN * config.cluster_n
     clusters = math.prod(-(-n // t) for n, t in zip(d.shape, (high, wide), strict=True))
@@ -70,7 +70,7 @@ def test_every_feature(name):
     config = HopperConfig(**FEATURES[name])
     for K in (8, 328):
         a, b = whole(136, K), whole(K, 168, order="F")
-        assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b)), K
+        assert np.array_equal(run_few_ctas(bf16_gemm, config, a, b, np.float32), exact(a, b)), K
 
 
 TYPES = [(BF16, BF16), (F16, F16), (E4M3, BF16), (np.int8, np.int32), (np.float32, np.float32)]
@@ -85,13 +85,13 @@ def test_every_type_with_pingpong(dtype, out):
     accumulate = FAST if dtype == E4M3 else None
     precision = "tf32" if dtype == np.float32 else None
     kernel = plan(a, b, None, d, accumulate=accumulate, precision=precision, config=config).kernel
-    assert np.array_equal(few_blocks(kernel, config, a, b, out).astype(float), exact(a, b))
+    assert np.array_equal(run_few_ctas(kernel, config, a, b, out).astype(float), exact(a, b))
 
 
 @pytest.mark.parametrize("name", ["pingpong, cluster_n=2", "split_k=2"])
 def test_sums_in_f16(name):
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
-    product = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
+    product = run_few_ctas(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
     assert np.array_equal(product.astype(float), exact(a, b))
 
 
@@ -127,7 +127,7 @@ def test_other_layouts(name, dtype):
     config = HopperConfig(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
     majors = {"a_k_major": of_a == "C", "b_k_major": of_b == "F"}
     kernel = tf32_gemm if dtype == np.float32 else bf16_gemm
-    product = few_blocks(kernel, config, a, b, np.float32, **majors)
+    product = run_few_ctas(kernel, config, a, b, np.float32, **majors)
     assert np.array_equal(product, exact(a, b))
 
 
@@ -193,7 +193,7 @@ def test_few_rows(more):
     config = HopperConfig(**{"BM": 64, "BN": 32, "stages": 5, **more})
     for M in (1, 7, 16):
         a, b = whole(M, 584), whole(584, 104, order="F")
-        assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b))
+        assert np.array_equal(run_few_ctas(bf16_gemm, config, a, b, np.float32), exact(a, b))
 
 
 REFUSED = [
@@ -243,7 +243,7 @@ SHARES = [
 
 @pytest.mark.parametrize(("orders", "changes"), SHARES, ids=str)
 @pytest.mark.parametrize("dtype", [F16, np.float32])
-def test_blocks_that_share_few_boxes(orders, changes, dtype):
+def test_ctas_that_share_few_boxes(orders, changes, dtype):
     a = whole(200, 200, dtype=dtype, order=orders[0])
     b = whole(200, 336, dtype=dtype, order=orders[1])
     if dtype == np.float32 and orders[1] == "C":  # transposed in blocks of 32 columns

@@ -98,13 +98,13 @@ for block in (1, 32, 256):
         assert (process.returncode, out) == (0, "True\n" * 3), text
 
     def test_the_largest_grid_starts_at_once(self):
-        """Its first block fails."""
+        """Its first CTA fails."""
         b = Builder(("a", u64))
         b.op(LOAD_GLOBAL, 0)
         with pytest.raises(OutOfBounds, match=r"thread 0 of CTA 0"):
             b.run(np.zeros(4, np.uint32), grid=2**31 - 1)
 
-    def test_chunks_of_small_blocks_share_bounded_memory(self):
+    def test_chunks_of_small_ctas_share_bounded_memory(self):
         program = compile_program(Builder(("a", u64)).kernel)
         size, _ = launch._chunks(program, 10**9, 1, 4, 1, 227 << 10)
         assert size * (227 << 10) <= launch.SHARED
@@ -124,8 +124,8 @@ for block in (1, 32, 256):
             (104, 4, 8, [32, 32, 32, 8]),
         ],
     )
-    def test_workers_have_as_many_blocks(self, ctas, workers, cluster, sizes):
-        """Blocks of 256 threads, of which a chunk may have 128."""
+    def test_workers_have_as_many_ctas(self, ctas, workers, cluster, sizes):
+        """CTAs of 256 threads. A chunk has at most 128 CTAs."""
         program = compile_program(Builder(("a", u64)).kernel)
         with executing(chunk_threads=128 * 256):
             size, at_once = launch._chunks(program, ctas, 256, workers, cluster, 0, apart=True)
@@ -134,7 +134,7 @@ for block in (1, 32, 256):
 
     @pytest.mark.parametrize("ctas, chunks", [(1, 1), (32, 1), (64, 1), (100, 2)])
     def test_threads_share_no_small_launch(self, ctas, chunks):
-        """64 blocks of a warp are the least that is worth another thread."""
+        """The chunk of a thread has at least 64 CTAs of a warp."""
         program = compile_program(Builder(("a", u64)).kernel)
         assert launch._chunks(program, ctas, 32, 2, 1, 0)[1] == chunks
 
