@@ -165,18 +165,18 @@ def of_parts_in_memory(shape: tuple[int, ...], orders: str, split_k: int) -> byt
 
 
 @pytest.mark.tensorcore_check
-@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("swap_ab", [False, True])
 @pytest.mark.parametrize("name", FRAGMENTS)
-def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name, swapped):
+def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name, swap_ab):
     """Of operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K.
 
     Two layouts for each configuration: they differ in the loads of either operand alone.
     """
-    config = HopperConfig(**{"stages": 3, "swap_ab": swapped, **FRAGMENTS[name]})
-    for orders in (("CC", "FF"), ("CF", "FC"))[swapped]:
-        if config.BN % 32 and orders[not swapped] == ("F" if swapped else "C"):
+    config = HopperConfig(**{"stages": 3, "swap_ab": swap_ab, **FRAGMENTS[name]})
+    for orders in (("CC", "FF"), ("CF", "FC"))[swap_ab]:
+        if config.BN % 32 and orders[not swap_ab] == ("F" if swap_ab else "C"):
             continue  # K is not contiguous in the operand whose tile has BN columns
-        shape = (72, 196, 260) if swapped else (196, 72, 260)
+        shape = (72, 196, 260) if swap_ab else (196, 72, 260)
         d = kernels.gemm(*operands(shape, orders), config=config)
         assert d.tobytes() == of_parts_in_memory(shape, orders, config.split_k)
 
@@ -187,8 +187,8 @@ def test_fragments_in_batches_and_with_row_reductions():
     rows = (kernels.RowReduction("sum"),)
     for x, y in ((a, b), (a, b[0])):
         want, of_rows = kernels.gemm(x, y, config=config, row_reductions=rows)
-        for swapped in (False, True):
-            split = HopperConfig(BM=64, BN=64, stages=2, swap_ab=swapped)
+        for swap_ab in (False, True):
+            split = HopperConfig(BM=64, BN=64, stages=2, swap_ab=swap_ab)
             assert kernels.gemm(x, y, config=split).tobytes() == want.tobytes()
         actual = kernels.gemm(x, y, config=HopperConfig(BM=64, BN=64, stages=2), row_reductions=rows)
         assert [z.tobytes() for z in actual] == [want.tobytes(), of_rows.tobytes()]

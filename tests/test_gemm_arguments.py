@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "requantised: no axes": (requantised, (S, S.T, np.array(0.5, np.float32)), {}, "scale holds f32 of shape ()"),
     "requantised: batch": (requantised, (S[None], S.T, 0.5), {}, "a has shape (1, 64, 64); 2 axes are needed"),
     "requantised: out": (requantised, (S, S.T, 0.5), {"out": S}, "out shares memory with a"),
-    "requantised: swapped": (requantised, (S, S.T, 0.5), {"config": HopperConfig(swap_ab=True)}, "takes no swap_ab=True"),
+    "requantised: swap AB": (requantised, (S, S.T, 0.5), {"config": HopperConfig(swap_ab=True)}, "takes no swap_ab=True"),
     # plan
 }  # fmt: skip
 

@@ -131,7 +131,7 @@ def test_other_layouts(name, dtype):
     assert np.array_equal(product, exact(a, b))
 
 
-SWAPPED_TF32 = {
+SWAP_AB_TF32 = {
     "fragments of B, CC": dict(BM=64, BN=80, stages=3),
     "deep, CC": dict(BM=64, BN=64, stages=2, k_slabs=2),
     "cluster_m, CC": dict(BN=64, stages=3, cluster_m=2),
@@ -144,11 +144,11 @@ SWAPPED_TF32 = {
 
 
 @pytest.mark.tensorcore_check
-@pytest.mark.parametrize("name", SWAPPED_TF32)
+@pytest.mark.parametrize("name", SWAP_AB_TF32)
 def test_swapped_tf32(name):
     """A transposed result of 32 bits; its lines are stored by TMA, or by threads."""
     of_a, of_b = name[-2:]
-    config = HopperConfig(**SWAPPED_TF32[name], swap_ab=True)
+    config = HopperConfig(**SWAP_AB_TF32[name], swap_ab=True)
     for N in (136, 135):
         a, b = whole(100, 200, dtype=np.float32, order=of_a), whole(200, 136, dtype=np.float32, order=of_b)
         d = np.full((100, N), 77, np.float32)
@@ -279,12 +279,12 @@ EIGHTS = [
 ]
 
 
-@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("swap_ab", [False, True])
 @pytest.mark.parametrize("changes", EIGHTS, ids=str)
-def test_tiles_of_an_odd_number_of_eight_columns(changes, swapped):
+def test_tiles_of_an_odd_number_of_eight_columns(changes, swap_ab):
     """Stored by TMA, by vectors and by elements, to 16 and to 32 bits."""
-    config = HopperConfig(**{"BM": 64, "stages": 2, "swap_ab": swapped, **changes})
-    for N, out in ((336, F16), (332, F16), (337, F16), (336, np.float32))[: 3 if swapped else 4]:
+    config = HopperConfig(**{"BM": 64, "stages": 2, "swap_ab": swap_ab, **changes})
+    for N, out in ((336, F16), (332, F16), (337, F16), (336, np.float32))[: 3 if swap_ab else 4]:
         a, b = whole(201, 200, dtype=F16), whole(200, N, dtype=F16, order="F")
         d = np.zeros((201, N), out)
         kernels.gemm(a, b, out=d, config=config)

@@ -182,7 +182,7 @@ def test_every_synchronisation_of_the_wgmma_kernel_is_needed_and_missed(text):
 # -- many rows: scales multiply weights in 16 bits ------------------------------------------------
 
 
-def swapped(BM: int, BN: int, stages: int = 2, **fields: Any) -> HopperConfig:
+def swap_ab_config(BM: int, BN: int, stages: int = 2, **fields: Any) -> HopperConfig:
     return HopperConfig(BM=BM, BN=BN, stages=stages, swap_ab=True, **fields)
 
 
@@ -201,14 +201,14 @@ def rounded(q: Any, scales: Any, zeros: Any, x_type: Any) -> np.ndarray:
 @pytest.mark.parametrize(
     "shape, dtype, group, has_zeros, config",
     [
-        ((5, 48, 256), tc.s4, 128, False, swapped(128, 16)),
-        ((300, 144, 384), tc.u4, 64, True, swapped(128, 256, 3)),
-        ((300, 144, 384), tc.u4, 384, True, swapped(128, 128, pingpong=True)),
-        ((70, 272, 512), tc.s4, 32, False, swapped(128, 64, 4, split_k=2)),
-        ((90, 144, 640), tc.s8, 640, False, swapped(64, 96, 3)),
-        ((130, 304, 512), tc.s8, 256, False, swapped(128, 128, cluster_m=2)),
-        ((130, 320, 256), tc.e4m3, 128, False, swapped(64, 120, pingpong=True, cluster_m=2)),
-        ((40, 80, 1024), tc.e4m3, 1024, False, swapped(128, 40, 6, split_k=4)),
+        ((5, 48, 256), tc.s4, 128, False, swap_ab_config(128, 16)),
+        ((300, 144, 384), tc.u4, 64, True, swap_ab_config(128, 256, 3)),
+        ((300, 144, 384), tc.u4, 384, True, swap_ab_config(128, 128, pingpong=True)),
+        ((70, 272, 512), tc.s4, 32, False, swap_ab_config(128, 64, 4, split_k=2)),
+        ((90, 144, 640), tc.s8, 640, False, swap_ab_config(64, 96, 3)),
+        ((130, 304, 512), tc.s8, 256, False, swap_ab_config(128, 128, cluster_m=2)),
+        ((130, 320, 256), tc.e4m3, 128, False, swap_ab_config(64, 120, pingpong=True, cluster_m=2)),
+        ((40, 80, 1024), tc.e4m3, 1024, False, swap_ab_config(128, 40, 6, split_k=4)),
     ],
 )
 @pytest.mark.parametrize("x_type", [F16, BF16], ids=str)
@@ -235,9 +235,9 @@ def test_many_rows_have_the_bits_of_a_product_of_16_bit_weights(
 
 
 MANY_ROWS = [
-    (tc.u4, 64, True, swapped(128, 40, 3)),
-    (tc.s8, 0, False, swapped(128, 16, 2, pingpong=True)),
-    (tc.s4, 128, False, swapped(64, 32, 4, cluster_m=2)),
+    (tc.u4, 64, True, swap_ab_config(128, 40, 3)),
+    (tc.s8, 0, False, swap_ab_config(128, 16, 2, pingpong=True)),
+    (tc.s4, 128, False, swap_ab_config(64, 32, 4, cluster_m=2)),
 ]
 
 
@@ -284,11 +284,11 @@ def test_one_scale_of_any_type_and_groups_of_the_type_of_a():
     x = activations(9, 256, BF16)
     exact = x.astype(np.float32) @ q.astype(np.float32) * scales
     with tc.target("cpu", "sm_90a"):
-        d = kernels.gemm(x, kernels.pack(q, scales), config=swapped(64, 16), out_dtype=tc.f32)
+        d = kernels.gemm(x, kernels.pack(q, scales), config=swap_ab_config(64, 16), out_dtype=tc.f32)
         assert np.array_equal(d, exact)
         grouped = kernels.pack(q, np.repeat(scales, 2, axis=0))
         with pytest.raises(tc.ArgumentError, match="takes scales of groups of a's type"):
-            kernels.gemm(x, grouped, config=swapped(64, 16))
+            kernels.gemm(x, grouped, config=swap_ab_config(64, 16))
 
 
 def explained(M: int, packed: Any, arch: str, **options: Any) -> list[str]:
@@ -315,7 +315,7 @@ def test_plans_tell_kernels_and_orders_of_sums():
     assert (kernel, products) == ("packed_few_rows_gemm", "products:   bf16 by s4, 16 of K in an instruction")
     parts = "parts that begin at 0, 256 are summed from zero, then added from the left"
     assert order == f"order of K: upwards; sums of 128, {fused}; {parts}"
-    many = swapped(128, 64, 4, split_k=3)
+    many = swap_ab_config(128, 64, 4, split_k=3)
     kernel, products, _, order, epilogue = explained(130, groups, "sm_90a", config=many)
     assert kernel == "packed_many_rows_gemm" and epilogue == "epilogue:   rounded to bf16"
     assert products == "products:   bf16 by s4 times their scales, rounded to bf16, 16 of K in an instruction"
@@ -338,8 +338,8 @@ def test_equal_orders_of_sums_have_equal_bits():
     configs += [
         HopperMixedConfig(64, 2, 1),
         MixedConfig(16, 2, 1, 2),
-        swapped(128, 64, 4),
-        swapped(64, 96, 3),
+        swap_ab_config(128, 64, 4),
+        swap_ab_config(64, 96, 3),
     ]
     bits: dict[str, set[bytes]] = {}
     with tc.target("cpu", "sm_90a"):
@@ -397,13 +397,13 @@ def test_the_fastest_configuration_is_chosen():
     "config, message",
     [
         (HopperConfig(), "need swap_ab=True"),
-        (swapped(192, 64), "need a BM of 64 or 128"),
-        (swapped(320, 16, pingpong=True), "need a BM of 64 or 128"),
-        (swapped(128, 256, pingpong=True), "need at most 128 accumulators"),
-        (swapped(128, 256, 6), "need 2 to 5 stages"),
-        (swapped(128, 128, 2, split_k=2), "need for split_k stages whose rows of A hold the sums"),
-        (swapped(128, 64, cluster_n=2), "takes no cluster_n=2"),
-        (swapped(128, 64, k_slabs=2), "takes no k_slabs=2"),
+        (swap_ab_config(192, 64), "need a BM of 64 or 128"),
+        (swap_ab_config(320, 16, pingpong=True), "need a BM of 64 or 128"),
+        (swap_ab_config(128, 256, pingpong=True), "need at most 128 accumulators"),
+        (swap_ab_config(128, 256, 6), "need 2 to 5 stages"),
+        (swap_ab_config(128, 128, 2, split_k=2), "need for split_k stages whose rows of A hold the sums"),
+        (swap_ab_config(128, 64, cluster_n=2), "takes no cluster_n=2"),
+        (swap_ab_config(128, 64, k_slabs=2), "takes no k_slabs=2"),
     ],
 )
 def test_configurations_for_many_rows_that_are_refused(config, message):
@@ -583,11 +583,11 @@ def test_chosen_kernels_fill_the_gpu(arch, aligned):
 @pytest.mark.parametrize(
     "config",
     [
-        swapped(128, 256, 5, cluster_m=2),
-        swapped(128, 192, 5),
-        swapped(128, 192, 5, split_k=2),
-        swapped(128, 128, 8),
-        swapped(128, 128, 8, pingpong=True, cluster_m=2),
+        swap_ab_config(128, 256, 5, cluster_m=2),
+        swap_ab_config(128, 192, 5),
+        swap_ab_config(128, 192, 5, split_k=2),
+        swap_ab_config(128, 128, 8),
+        swap_ab_config(128, 128, 8, pingpong=True, cluster_m=2),
     ],
     ids=lambda config: f"{config.BM}x{config.BN}x{config.split_k}",
 )

@@ -92,8 +92,8 @@ DEEP_OR_SWAPPED = {
     "deep": dict(BM=64, BN=64, k_slabs=2, stages=2),
     "deep, in two parts": dict(BN=224, k_slabs=2, stages=2),
     "deep, three stages": dict(BM=64, BN=48, k_slabs=2, stages=3),
-    "swapped": dict(BN=80, stages=3, swap_ab=True, cluster_n=2),
-    "swapped, deep": dict(BM=64, BN=64, k_slabs=2, stages=3, swap_ab=True),
+    "swap AB": dict(BN=80, stages=3, swap_ab=True, cluster_n=2),
+    "swap AB, deep": dict(BM=64, BN=64, k_slabs=2, stages=3, swap_ab=True),
 }
 
 

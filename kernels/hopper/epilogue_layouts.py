@@ -25,7 +25,7 @@ MAX_AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stor
 def make_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int = 2):
     """The epilogue that stores D as it lies. buffers: staging buffers of each consumer."""
     if config.swap_ab:
-        return make_swapped_epilogue(d, config, traits, buffers)
+        return make_swap_ab_epilogue(d, config, traits, buffers)
     narrowest = column_parts(config.stored_columns, d.dtype.itemsize)[-1]
     if not traits.store_by_threads and narrowest * d.dtype.itemsize >= MIN_BOX_BYTES:
         return make_tma_epilogue(d, config, traits, buffers)
@@ -43,7 +43,7 @@ class ThreadEpilogue(Epilogue):
 # -- swap AB ----------------------------------------------------------------------------------
 
 
-def make_swapped_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int):
+def make_swap_ab_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int):
     """The epilogue of swap AB, by TMA or by threads."""
     width = SWIZZLE_BYTES // d.dtype.itemsize
     lines = line_parts(config.stored_columns, d.dtype.itemsize)
@@ -54,7 +54,7 @@ def make_swapped_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers
         for n in dict.fromkeys(lines):
             maps[n] = tc.tensor_map(d, (*(1,) * (d.ndim - 2), n, width), swizzle=swizzle)
     reads_d = traits.has_c and not traits.c_is_row
-    return SwappedEpilogue(d, maps, staging, traits.row_reductions, reads_d)
+    return SwapABEpilogue(d, maps, staging, traits.row_reductions, reads_d)
 
 
 def line_parts(columns: int, itemsize: int):
@@ -64,7 +64,7 @@ def line_parts(columns: int, itemsize: int):
     return [width] * (columns // width) + [left] * (left > 0)
 
 
-class SwappedEpilogue(Epilogue):
+class SwapABEpilogue(Epilogue):
     """D with transposed tiles.
 
     staging: (consumer, buffer, part of the 64 rows of the tile, column of the tile, row of a part).

@@ -239,7 +239,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, contiguous: Ge
         if kernel is f32_gemm:  # its operands are the parts
             traits = replace(traits, a_k_major=True, b_k_major=True)
     if config.swap_ab:
-        _check_swapped(problem, kernel, config)
+        _check_swap_ab(problem, kernel, config)
         traits = replace(traits, c_in_pairs=False, c_is_row=False)  # its threads hold columns of D
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     plan = replace(plan, split_operands=kernel is f32_gemm)
@@ -276,7 +276,7 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
     return f32_fragments_gemm
 
 
-def _check_swapped(problem: GemmProblem, kernel: tc.Kernel, config: HopperConfig) -> None:
+def _check_swap_ab(problem: GemmProblem, kernel: tc.Kernel, config: HopperConfig) -> None:
     """Refuse swap AB for results that are not of 16 bits, and with row reductions."""
     unsupported = ""
     has_16_bits = kernel in (WGMMA_KERNELS[tc.f16], fp8_gemm, promoted_fp8_gemm)

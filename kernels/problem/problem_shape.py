@@ -80,10 +80,10 @@ class ProblemShape:
             b_align=self.a_align,
         )
 
-    def seen_by(self, swapped: Any) -> ProblemShape:
+    def seen_by(self, swap_ab: Any) -> ProblemShape:
         """Arrays of the fields for configurations with or without swap AB, an element for each."""
         names = "M", "N", "a_k_major", "b_k_major", "a_align", "b_align"
-        fields = {n: np.where(swapped, getattr(self.swapped, n), getattr(self, n)) for n in names}
+        fields = {n: np.where(swap_ab, getattr(self.swapped, n), getattr(self, n)) for n in names}
         return replace(self, **fields)
 
     @property

@@ -1,4 +1,4 @@
-"""Swapped operands: tiles of D^T = B^T A^T, whose bits are those of D = A B."""
+"""Swap AB: tiles of D^T = B^T A^T have the bits of D = A B."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bits(x: Any) -> list[int]:
 
 
 def both(a: Any, b: Any, *others: Any, usual: Any = USUAL, **options: Any) -> tuple[Any, Any]:
-    """What the usual tile gives, and a swapped one."""
+    """Multiply with the usual tile and with a tile of swap AB."""
     config = HopperConfig(**{"stages": 3, **options.pop("tile"), "swap_ab": True})
     return tuple(kernels.gemm(a, b, *others, config=config, **options) for config in (usual, config))
 
@@ -53,8 +53,8 @@ def test_bits_are_those_of_the_usual_tile(tile, layout):
     if layout[1] == "C" and tile.get("cluster_n"):  # whole boxes of 64 columns of B for each CTA
         tile = {**tile, "BM": 128}
     a, b = operand(136, 168, order=layout[0]), operand(168, 264, order=layout[1])
-    usual, swapped = both(a, b, tile=tile)
-    assert bits(usual) == bits(swapped)
+    usual, swap_ab = both(a, b, tile=tile)
+    assert bits(usual) == bits(swap_ab)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])
@@ -73,20 +73,20 @@ def test_epilogues_and_lines_of_any_width(N):
     options: dict[str, Any] = {"alpha": 0.5, "beta": 2, "tile": {"BM": 64, "BN": 48}}
     given: Any = (c, bias, operand(72, 1))
     for addend in given:
-        usual, swapped = both(a, b, addend, **options)
-        assert bits(usual) == bits(swapped)
+        usual, swap_ab = both(a, b, addend, **options)
+        assert bits(usual) == bits(swap_ab)
     options["epilogue"] = lambda value, row, col: value + row * 2 - col
-    usual, swapped = both(a, b, c, **options)
-    assert bits(usual) == bits(swapped)
+    usual, swap_ab = both(a, b, c, **options)
+    assert bits(usual) == bits(swap_ab)
 
 
 def test_batches_and_sums_in_f16():
     a = np.stack([operand(72, 136, seed=i) for i in range(2)])
     for b in (operand(136, 80, order="F"), np.stack([operand(136, 80, seed=i) for i in range(2)])):
-        usual, swapped = both(a, b, tile={"BM": 64, "BN": 80})
-        assert bits(usual) == bits(swapped)
-    usual, swapped = both(a[0], b[0], tile={"BM": 64, "BN": 80}, accumulate=tc.f16)
-    assert bits(usual) == bits(swapped)
+        usual, swap_ab = both(a, b, tile={"BM": 64, "BN": 80})
+        assert bits(usual) == bits(swap_ab)
+    usual, swap_ab = both(a[0], b[0], tile={"BM": 64, "BN": 80}, accumulate=tc.f16)
+    assert bits(usual) == bits(swap_ab)
 
 
 REFUSED = {
@@ -105,7 +105,7 @@ def test_what_is_refused(name):
         kernels.gemm(a, a.T, **{"config": replace(USUAL, swap_ab=True), **options})
 
 
-def test_choices_with_row_reductions_are_not_swapped():
+def test_choices_with_row_reductions_have_no_swap_ab():
     a, b = operand(72, 64), operand(64, 300)
     plan = [
         kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swap_ab
@@ -115,7 +115,7 @@ def test_choices_with_row_reductions_are_not_swapped():
 
 
 def test_boxes_of_columns_that_lie_side_by_side():
-    """B with N contiguous, and swapped A with M contiguous, take widths that are no whole boxes."""
+    """MN-major B, and with swap AB MN-major A, take widths that are no whole boxes."""
     a, b = operand(136, 168, order="F"), operand(168, 264, order="C")
     usual = kernels.gemm(a, b, config=USUAL)
     for changes in (
@@ -138,7 +138,7 @@ def test_stages_have_room_for_whole_boxes():
 
 
 def test_rows_are_reduced_by_others():
-    """Where the choice is swapped, it is not with row reductions."""
+    """With row reductions no choice has swap AB."""
     a, b, d = (np.empty(s, np.float16) for s in ((300, 4096), (4096, 4096), (300, 4096)))
     b, found = np.asfortranarray(b), []
     with tc.target("cpu", "sm_90a"):
@@ -152,7 +152,7 @@ def test_rows_are_reduced_by_others():
 
 @pytest.mark.quick
 def test_candidates():
-    """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
+    """Problems of tf32, or with a D of 16 bits, have candidates with swap AB if they have no epilogue."""
     shape = ProblemShape(300, 4096, 4096)
     assert any(c.swap_ab for c in menu().configs)
     assert any(c.swap_ab for c in candidates(shape, (WGMMA,)).configs)
