@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.isa import stubs
 from tensorcore_dsl.isa.reference import page as reference
 from tensorcore_dsl.kernels import museum
@@ -158,7 +159,8 @@ def _exhibit(exhibit: museum.Exhibit) -> str:
     code = re.split(r"^KIND = .*\n", path.read_text(encoding="utf-8"), flags=re.M)[1].strip()
     if "pdl=True" not in code:  # the launches matter where they overlap
         code = code.partition("\n\n\ndef launches(")[0]
-    broken, fixed = exhibit.reports()
+    with executing(regions=False):  # as `tensorcore-dsl museum` runs it
+        broken, fixed = exhibit.reports()
     if fixed or not broken:
         raise ValueError(f"{exhibit.name}: the broken form must be reported, and the fixed one not: {fixed}")
     thread = "https://github.com/{}/issues/{}".format(*exhibit.source.split("#"))
