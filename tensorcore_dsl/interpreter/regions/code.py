@@ -22,7 +22,7 @@ from tensorcore_dsl.lowering import forms, machine
 from tensorcore_dsl.numerics import lanes
 
 # Nanoseconds of a step, and of each of its threads. Measured on an EPYC.
-STEP_COST, THREAD_COST = 20_000, 3
+STEP_COST, THREAD_COST = 10_000, 3
 # Code of at most so many micro-operations is compiled at level PLAIN, which takes PLAIN_COST times as long.
 # Loops of arithmetic then take two thirds of the time, and other code 0.85 to 1 times as long.
 PLAIN_MICRO_OPS, PLAIN_COST = 128, 3
