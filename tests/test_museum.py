@@ -50,7 +50,9 @@ def lines_of(place: Any) -> set[int]:
 
 
 @each
-@pytest.mark.parametrize("policy", [{"regions": False}, {"compile_cost": 0}], ids=["steps", "regions"])
+@pytest.mark.parametrize(
+    "policy", [{"regions": False}, {"compile_cost": 0, "regions_on_disk": False}], ids=["steps", "regions"]
+)
 def test_the_broken_form_is_reported_at_the_marked_lines(exhibit, policy):
     """By single steps, as in a first launch, and by compiled regions, which later processes find on disk."""
     marked = marks(exhibit)

@@ -15,8 +15,12 @@ from tests.planted.harness import error, race
 CASES = [(kind, case) for kind in CLASSES for case in import_module(f"tests.planted.{kind}").planted]
 # Mistakes of one kernel share a twin.
 TWINS = {(case.twin or case.kernel, case.make): (kind, case) for kind, case in CASES}.values()
-# By single steps, as in a first launch, and by compiled regions, which later processes find on disk.
-POLICIES: dict[str, dict[str, Any]] = {"steps": {"regions": False}, "regions": {"compile_cost": 0}}
+# By single steps, as in a first launch, and by compiled regions, which later processes find on disk. Those
+# of tests are not kept: other tests quote reports of single steps.
+POLICIES: dict[str, dict[str, Any]] = {
+    "steps": {"regions": False},
+    "regions": {"compile_cost": 0, "regions_on_disk": False},
+}
 LIMIT = 60  # seconds; a case takes up to 3, and the first one of a process may compile loops
 
 

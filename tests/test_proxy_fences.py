@@ -263,6 +263,9 @@ def loads_then_copy(x, out, fence: tc.Const):
 def test_loads_in_a_loop_before_a_bulk_copy_overwrites_them(fence):
     x, out = np.ones((1, 64), np.int32), np.zeros(64, np.int32)
     refused = nullcontext() if fence else pytest.raises(EmulationError, match="fence")
-    with refused, executing(compile_cost=0):  # the loop is compiled before its first round
+    with (
+        refused,
+        executing(compile_cost=0, regions_on_disk=False),
+    ):  # the loop is compiled before its first round
         loads_then_copy.emulator("sm_90a")[1, 64](x, out, fence=fence)
     assert not fence or out[0] == sum(range(20)) + 1

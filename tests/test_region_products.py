@@ -93,7 +93,7 @@ def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tup
         ways, {}
     )
     # Processes might run a region, uncounted.
-    one_core = executing(compile_cost=0, processes=False, cores=1)
+    one_core = executing(compile_cost=0, regions_on_disk=False, processes=False, cores=1)
     with pytest.MonkeyPatch.context() as patch, one_core, executing(**policy):
         patch.setattr(regions, "execute", counted)
         try:

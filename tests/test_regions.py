@@ -246,7 +246,9 @@ def outcome(
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, COUNT), np.float32)
     out, error, report = np.zeros(COUNT, np.float32), None, None
-    policy = executing(compile_cost=0, regions=not single)  # there is code before the first step
+    policy = executing(
+        compile_cost=0, regions_on_disk=False, regions=not single
+    )  # there is code before the first step
     with policy, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         blocks = 2 if kernel in CLUSTERS else BLOCKS if threads < 128 else 1

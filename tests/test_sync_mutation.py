@@ -139,7 +139,7 @@ def test_loads_that_a_copy_overtakes():
         run()
     text = str(error.value)
     assert "writes through the async proxy what" in text and "without a proxy fence" in text
-    assert "read by an ordinary load at " in text and "operand.smem.at(stage, *place).load()" in text
+    assert "read by an ordinary load at " in text and "operand.smem.at(stage, *index).load()" in text
     assert "f64_operands.py" in text and "in load_by_tma" in text
 
 

@@ -14,6 +14,7 @@ import pytest
 from tensorcore_dsl.__main__ import main
 from tensorcore_dsl.arch import arch
 from tensorcore_dsl.codegen import nvdisasm
+from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.interpreter.core.residency import limits
 from tensorcore_dsl.kernels import tutorial
 from tensorcore_dsl.viewer.observe import compiled, observe
@@ -113,7 +114,8 @@ def test_launches_that_are_checked_are_seen(call, tmp_path):
 
 
 def test_findings_stand_at_their_lines():
-    (race,) = view(*observe(SCRIPT, "reverse"))["findings"]
+    with executing(regions=False):  # compiled regions may meet the two accesses in the other order
+        (race,) = view(*observe(SCRIPT, "reverse"))["findings"]
     assert (race["kind"], race["key"], race["other"]) == (
         "Race",
         key("= tile[63"),

@@ -91,7 +91,7 @@ WAYS: dict[str, Callable[[int], AbstractContextManager[Any]]] = {
     "processes": lambda seed: apart(),
     "shared": lambda seed: shared(),
     "shared chunks": lambda seed: shared(chunk_threads=1),
-    "regions": lambda seed: shared(compile_cost=0),
+    "regions": lambda seed: shared(compile_cost=0, regions_on_disk=False),
     "dirty": lambda seed: dirty(),
     "unchecked": lambda seed: options(checks=False),
     "races": lambda seed: checking(collect=False),

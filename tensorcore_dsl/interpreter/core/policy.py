@@ -32,6 +32,8 @@ class ExecutionPolicy:
         when its single steps have taken as long as its compilation would. 0: before it first runs.
     regions : bool
         False executes single steps only.
+    regions_on_disk : bool
+        Whether the machine code of regions is read from the disk and written to it.
     """
 
     cores: int | None = None
@@ -41,6 +43,7 @@ class ExecutionPolicy:
     shared_work: int = 300_000
     compile_cost: int = 120_000
     regions: bool = True
+    regions_on_disk: bool = True
 
 
 current = ExecutionPolicy()

@@ -46,6 +46,10 @@ def helper(number: int) -> int:
     return int(function.address())
 
 
+def _directory() -> Path | None:
+    return forms.directory() if policy.current.regions_on_disk else None
+
+
 class Code:
     """The functions of some regions of a program."""
 
@@ -119,7 +123,7 @@ class Code:
 
     def _loaded(self, name: str) -> str | None:
         """The name, if the code is on disk."""
-        directory = forms.directory()
+        directory = _directory()
         entry = disk_cache.load(name, directory) if directory else None
         if entry is None or entry[1] != _KEY.sources():
             return None
@@ -131,7 +135,7 @@ class Code:
 
     def _compiled(self) -> str:
         """The name of the code, which is made now."""
-        name, directory = self._key(), forms.directory()
+        name, directory = self._key(), _directory()
         with forms.compiling("regions"):
             code = machine.object_code(self._module(name), self._level)
         if directory:
