@@ -1,6 +1,7 @@
 """How the emulator uses the machine: cores, worker processes, the size of chunks, compiled regions.
 
-Results do not depend on it. Tests and benchmarks choose with `executing`; a launch reads `current`.
+Results of correct kernels do not depend on it. Tests and benchmarks choose with `executing`; a launch
+reads `current`.
 """
 
 from __future__ import annotations
