@@ -96,7 +96,8 @@ def sdist(source: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(sdist: Path) -> Path:
-    return wheels.build("wheel", sdist, sdist.parent)
+    copy = shutil.copytree(sdist, sdist.parent / "wheel")  # a build leaves files beside the sources
+    return wheels.build("wheel", copy, sdist.parent)
 
 
 @pytest.fixture(scope="session")
