@@ -35,9 +35,8 @@ _NOTICE = CompileNotice(_LOOPS)
 _SOURCES = tuple(map(str, sorted(Path(__file__).parent.glob("*.py"))))
 BODY = ".body"  # suffix of a form's name: the function that its entry point calls
 PART = ".part"  # suffix of a form's name: the function of `entry.emit_part`
-_LINKS = re.compile(
-    rf'^declare .*@"(\w+){re.escape(BODY)}"', re.MULTILINE
-)  # names of forms that a module calls
+# Finds the names of forms that a module calls.
+_LINKS = re.compile(rf'^declare .*@"(\w+){re.escape(BODY)}"', re.MULTILINE)
 _LOADED: set[str] = set()  # names of forms
 COMPILED: list[tuple[str, float]] = []  # functions that this process has compiled, and seconds
 COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
@@ -150,7 +149,7 @@ class Compiled:
     def _form(self, kinds: tuple[Any, ...]) -> Any:
         name, folder = self._symbol(kinds), directory()
         constants = objects(kinds)
-        if folder and _load(name, self.key.sources(), folder):
+        if _load(name, self.key.sources(), folder):
             return machine.entry(name, constants)
         with compiling(f"{self.py_func.__module__}.{self.__name__}"):
             text = self._module(kinds, name)
@@ -182,14 +181,14 @@ class Compiled:
         return str(module)
 
 
-def _load(name: str, sources: str, folder: Path) -> bool:
-    """Load code from disk, after the code that it calls; return whether all of it is there and valid.
+def _load(name: str, sources: str, folder: Path | None) -> bool:
+    """Load code from disk, after the code that it calls; return whether all of it is loaded now.
 
     sources: those of a function that contains or calls it (`FunctionKey.sources`).
     """
     if name in _LOADED:
         return True
-    entry = disk_cache.load(name, folder)
+    entry = disk_cache.load(name, folder) if folder else None
     links, _, known = entry[1].partition("\n") if entry else ("", "", "")
     if entry is None or not set(sources.splitlines()).issuperset(known.splitlines()):
         return False
