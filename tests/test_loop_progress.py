@@ -79,7 +79,7 @@ def a_time_out(x):
 
 @tc.kernel
 def around_a_ring(x, how: tc.Const):
-    """The numbers move away from those that end the loop, for thousands of turns."""
+    """The numbers move away from the numbers that end the loop, for thousands of turns."""
     i, step, stop, turns = tc.s32(101), tc.s32(1), tc.s32(100), tc.s32(0)
     going = x[1] == 101
     if how == "large steps":

@@ -1,8 +1,8 @@
 """D = epilogue(alpha A B + beta C) with a 2:4 sparse A and `wgmma.sp`, for sm_90a.
 
-Types: f16, bf16, tf32, e4m3, e5m2 (D: f32 or narrower) and s8 (D: s32). A stage is 128 bytes of K
-deep, of which A stores 64, and holds A's metadata too (sparse_packing.py). wgmma_gemm.py describes
-the other parts.
+Types: f16, bf16, tf32, e4m3, e5m2 (D: f32 or narrower) and s8 (D: s32). A stage holds 128 bytes
+of K: 64 stored bytes of A, its metadata (sparse_packing.py), and 128 bytes of B. wgmma_gemm.py describes the
+other parts.
 """
 
 from dataclasses import dataclass, field, replace

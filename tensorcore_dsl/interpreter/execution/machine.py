@@ -256,7 +256,7 @@ class Machine:
         return ctx.tally.report(ctx.program.steps)
 
     def _start_ctas(self) -> bool:
-        """Start as many CTAs as have room beside the running ones; return whether one started."""
+        """Start CTAs until the device has no more room; return whether one started."""
         ctx, size = self.ctx, self.ctx.clusters.size
         if self.started == ctx.geometry.ctas:
             return False

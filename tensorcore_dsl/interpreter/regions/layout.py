@@ -18,7 +18,7 @@ from tensorcore_dsl.isa.lanes import (
 )
 
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
-# memory there is, counters (see `FrameLayout`), the flags of those that leave at each exit, where a
+# memory there is, counters (see `FrameLayout`), the flags of threads that leave at each exit, where a
 # mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps of a warp
 # until others are asked, the warps of a CTA, the functions of `memory`, and the one that finishes
 # products. Behind these lie the words of `FrameLayout.words`.
