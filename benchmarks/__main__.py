@@ -19,7 +19,7 @@ BENCHMARKS = {
 # Subcommands that `all` leaves out.
 TOOLS = {
     "examples": ("benchmarks.programs.examples", "the programs of examples/ beside PyTorch, on a GPU"),
-    "mixed": ("benchmarks.programs.mixed", "gemm with packed weights beside bf16 and int4, on a GPU"),
+    "packed": ("benchmarks.programs.packed", "gemm with packed weights beside bf16 and int4, on a GPU"),
     "first-call": ("benchmarks.host.first_call", "first runs in emulation, each in a new process"),
     "merge": ("benchmarks.products.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.choices.tuning", "find and remember gemm's fastest configuration for problems"),

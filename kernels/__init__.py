@@ -2,9 +2,9 @@
 
 from tensorcore_dsl.host import publish as _publish
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.ampere.packed_gemm import MixedConfig
+from tensorcore_dsl.kernels.ampere.packed_gemm import PackedConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperMixedConfig
+from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperPackedConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.attention import attention
 from tensorcore_dsl.kernels.host.attention_backward import attention_backward
@@ -28,7 +28,7 @@ from tensorcore_dsl.kernels.host.tuning import tune
 from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
-    "AmpereConfig", "HopperConfig", "HopperMixedConfig", "MixedConfig", "PackedWeights",
+    "AmpereConfig", "HopperConfig", "HopperPackedConfig", "PackedConfig", "PackedWeights",
     "RowReduction", "SparseMatrix", "VirtualGroup", "all_gather_gemm", "attention",
     "attention_backward", "compress", "decompress", "explain_bits", "export_gemm", "gemm",
     "gemm_all_reduce", "gemm_reduce_scatter", "grouped_gemm", "k_grouped_gemm", "pack", "plan",

@@ -12,7 +12,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels import HopperConfig, HopperMixedConfig, MixedConfig
+from tensorcore_dsl.kernels import HopperConfig, HopperPackedConfig, PackedConfig
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.packed_gemm import WeightFormat, packed_gemm_kernel
 from tensorcore_dsl.kernels.choosing.packed import choose_packed
@@ -51,7 +51,7 @@ def expected(x: Any, q: Any, scales: Any, zeros: Any, config: Any) -> np.ndarray
     if zeros is not None:
         w = w - np.repeat(zeros.astype(np.float64), group, axis=0)
     chunks, period = len(q) // CHUNK, min(group, CHUNK)
-    warps_k = config.warps_k if isinstance(config, MixedConfig) else 1
+    warps_k = config.warps_k if isinstance(config, PackedConfig) else 1
     edges = [part * chunks // config.split_k for part in range(config.split_k + 1)]
     parts = []
     for first, end in zip(edges[:-1], edges[1:], strict=True):
@@ -74,26 +74,26 @@ def expected(x: Any, q: Any, scales: Any, zeros: Any, config: Any) -> np.ndarray
     [
         ((5, 48, 256), tc.s4, 128, False, None),
         ((1, 16, 1280), tc.u4, 64, True, None),
-        ((9, 80, 256), tc.u4, 256, False, MixedConfig(16, 2, 2, 2)),
-        ((20, 144, 384), tc.s4, 32, False, MixedConfig(8, 1, 1, 2, stages=2)),
-        ((33, 32, 640), tc.s8, 640, False, MixedConfig(64, 1, 1, 1, split_k=3)),
+        ((9, 80, 256), tc.u4, 256, False, PackedConfig(16, 2, 2, 2)),
+        ((20, 144, 384), tc.s4, 32, False, PackedConfig(8, 1, 1, 2, stages=2)),
+        ((33, 32, 640), tc.s8, 640, False, PackedConfig(64, 1, 1, 1, split_k=3)),
         ((17, 208, 512), tc.s8, 256, False, None),
-        ((8, 32, 1024), tc.e4m3, 128, False, MixedConfig(split_k=2)),
+        ((8, 32, 1024), tc.e4m3, 128, False, PackedConfig(split_k=2)),
         ((70, 96, 256), tc.e4m3, 32, False, None),
-        ((12, 64, 512), tc.u4, 128, True, MixedConfig(16, 2, 1, 4)),
-        ((5, 48, 256), tc.s4, 128, False, HopperMixedConfig(8, 2, 1, 2)),
-        ((17, 320, 384), tc.u4, 64, True, HopperMixedConfig(16, 2, 2, 3)),
-        ((70, 272, 512), tc.s4, 32, False, HopperMixedConfig(64, 2, 2, 2, split_k=2)),
-        ((33, 144, 640), tc.s8, 640, False, HopperMixedConfig(64, 1, 2, 3, split_k=3)),
-        ((130, 96, 256), tc.e4m3, 128, False, HopperMixedConfig(128, 2, 1, 2)),
-        ((9, 64, 384), tc.u4, 384, True, HopperMixedConfig(16, 1, 1, 2)),
+        ((12, 64, 512), tc.u4, 128, True, PackedConfig(16, 2, 1, 4)),
+        ((5, 48, 256), tc.s4, 128, False, HopperPackedConfig(8, 2, 1, 2)),
+        ((17, 320, 384), tc.u4, 64, True, HopperPackedConfig(16, 2, 2, 3)),
+        ((70, 272, 512), tc.s4, 32, False, HopperPackedConfig(64, 2, 2, 2, split_k=2)),
+        ((33, 144, 640), tc.s8, 640, False, HopperPackedConfig(64, 1, 2, 3, split_k=3)),
+        ((130, 96, 256), tc.e4m3, 128, False, HopperPackedConfig(128, 2, 1, 2)),
+        ((9, 64, 384), tc.u4, 384, True, HopperPackedConfig(16, 1, 1, 2)),
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("x_type", [F16, BF16], ids=str)
 def test_bits_follow_the_documented_order(shape, dtype, group, has_zeros, config, arch, x_type):
     M, N, K = shape
-    if isinstance(config, HopperMixedConfig) and arch != "sm_90a":
+    if isinstance(config, HopperPackedConfig) and arch != "sm_90a":
         pytest.skip("wgmma needs sm_90a")
     x = activations(M, K, x_type)
     q, scales, zeros = weights(dtype, K, N, group, x_type, has_zeros)
@@ -133,9 +133,9 @@ def test_zero_points_of_every_group():
 
 
 CHECKED = [
-    (tc.u4, 64, True, HopperMixedConfig(16, 2, 1, 2)),
-    (tc.s8, 0, False, HopperMixedConfig(16, 1, 2, 2)),
-    (tc.s4, 128, False, HopperMixedConfig(8, 2, 2, 3)),
+    (tc.u4, 64, True, HopperPackedConfig(16, 2, 1, 2)),
+    (tc.s8, 0, False, HopperPackedConfig(16, 1, 2, 2)),
+    (tc.s4, 128, False, HopperPackedConfig(8, 2, 2, 3)),
 ]
 
 
@@ -310,7 +310,7 @@ def test_plans_tell_kernels_and_orders_of_sums():
         "the first on",
         "epilogue:   alpha * sum, then rounded to bf16",
     ]
-    split = HopperMixedConfig(64, 2, 2, split_k=2)
+    split = HopperPackedConfig(64, 2, 2, split_k=2)
     kernel, products, _, order, _ = explained(130, whole, "sm_90a", config=split)
     assert (kernel, products) == ("packed_few_rows_gemm", "products:   bf16 by s4, 16 of K in an instruction")
     parts = "parts that begin at 0, 256 are summed from zero, then added from the left"
@@ -334,10 +334,10 @@ def test_equal_orders_of_sums_have_equal_bits():
     q, scales, _ = weights(tc.s4, 512, 144, 64, BF16)
     packed = kernels.pack(q, scales, dtype=tc.s4)
     of_one_warp, d = {"warps_k": 1, "stages": 2}, np.empty((70, 144), np.float32)
-    configs = [MixedConfig(16, 2, 2, **of_one_warp), MixedConfig(8, 1, 1, **of_one_warp)]
+    configs = [PackedConfig(16, 2, 2, **of_one_warp), PackedConfig(8, 1, 1, **of_one_warp)]
     configs += [
-        HopperMixedConfig(64, 2, 1),
-        MixedConfig(16, 2, 1, 2),
+        HopperPackedConfig(64, 2, 1),
+        PackedConfig(16, 2, 1, 2),
         swap_ab_config(128, 64, 4),
         swap_ab_config(64, 96, 3),
     ]
@@ -362,14 +362,14 @@ def test_rounded_weights_of_many_rows_and_how_to_keep_f32_scales():
         plain = np.asarray(rounded(q, scales, None, BF16), order="F")
         whole = HopperConfig(BM=64, BN=64, stages=4)
         assert d.tobytes() == kernels.gemm(x, plain, config=whole, out_dtype=tc.f32).tobytes()
-        # f32 scales, of few rows, a HopperMixedConfig and scales of another type: the same bits
-        one_tile = HopperMixedConfig(64, 2, 1)
+        # f32 scales, of few rows, a HopperPackedConfig and scales of another type: the same bits
+        one_tile = HopperPackedConfig(64, 2, 1)
         exact = kernels.gemm(x, packed, config=one_tile, out_dtype=tc.f32)
         assert not np.array_equal(d, exact)
         assert choose_packed(40, N, K, packed.format).split_k == 1
         assert np.array_equal(exact[:40], kernels.gemm(x[:40], packed, out_dtype=tc.f32))
         others = kernels.pack(q, scales.astype(np.float32), dtype=tc.s4)
-        assert isinstance(choose_packed(M, N, K, packed.format, one_type=False), HopperMixedConfig)
+        assert isinstance(choose_packed(M, N, K, packed.format, one_type=False), HopperPackedConfig)
         assert np.array_equal(exact, kernels.gemm(x, others, out_dtype=tc.f32))
 
 
@@ -434,7 +434,7 @@ def test_activations_and_results_of_any_layout():
     q, scales, _ = weights(tc.s4, 256, 48, 64, BF16)
     packed = kernels.pack(np.asfortranarray(q), scales, dtype=tc.s4)
     wide = activations(5, 261, BF16)
-    config = MixedConfig(8, 1, 1, 2, stages=2)
+    config = PackedConfig(8, 1, 1, 2, stages=2)
     views = (
         wide[:, 3:259],
         np.asfortranarray(wide[:, :256]),
@@ -460,8 +460,8 @@ def test_families():
         for family in (None, "sm80", "sm90"):
             assert np.array_equal(kernels.gemm(x, packed, family=family, out_dtype=tc.f32), exact)
         formats = WeightFormat(tc.s4, 256)
-        assert isinstance(choose_packed(1, 64, 256, formats, family="sm90"), HopperMixedConfig)
-        assert isinstance(choose_packed(99, 64, 256, formats, family="sm80"), MixedConfig)
+        assert isinstance(choose_packed(1, 64, 256, formats, family="sm90"), HopperPackedConfig)
+        assert isinstance(choose_packed(99, 64, 256, formats, family="sm80"), PackedConfig)
 
 
 def test_torch_packs_and_multiplies():
@@ -510,13 +510,13 @@ def test_pack_refuses(change, message):
         ({"accumulate": tc.f16}, r"have no accumulate"),
         ({"accumulate": tc.f32, "precision": "tf32"}, r"have no accumulate, precision"),
         ({"family": "sm100"}, r"family is 'sm100'; allowed are sm80, sm90"),
-        ({"family": "sm90", "config": MixedConfig()}, r"family is 'sm90', and config of family 'sm80'"),
+        ({"family": "sm90", "config": PackedConfig()}, r"family is 'sm90', and config of family 'sm80'"),
         ({"a": np.ones((2, 128), F16)[::-1], "family": "sm90"}, r"in ascending order"),
         ({"bits": "batch_invariant"}, r"have no bits='batch_invariant'"),
-        ({"config": kernels.AmpereConfig()}, r"packed weights take a kernels.MixedConfig"),
-        ({"config": MixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
-        ({"config": HopperMixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
-        ({"a": np.ones((2, 129), F16)[:, 1:], "config": HopperMixedConfig()}, r"multiples of 16 bytes"),
+        ({"config": kernels.AmpereConfig()}, r"packed weights take a kernels.PackedConfig"),
+        ({"config": PackedConfig(split_k=2)}, r"not every part of K has 128 elements"),
+        ({"config": HopperPackedConfig(split_k=2)}, r"not every part of K has 128 elements"),
+        ({"a": np.ones((2, 129), F16)[:, 1:], "config": HopperPackedConfig()}, r"multiples of 16 bytes"),
         ({"out": np.zeros((2, 31), F16)}, r"out has shape"),
         ({"out_dtype": tc.bf16}, r"a product of f16 gives f16 or f32"),
     ],
@@ -536,21 +536,21 @@ def test_gemm_refuses_packed_weights_as_a_and_older_targets():
     with tc.target("cpu", "sm_75"), pytest.raises(tc.ArgumentError, match="sm_80 or later, not on sm_75"):
         kernels.gemm(np.ones((2, 128), F16), packed)
     with tc.target("cpu", "sm_80"), pytest.raises(tc.ArgumentError, match="wgmma on sm_90a.*target is sm_80"):
-        kernels.gemm(np.ones((2, 128), F16), packed, config=HopperMixedConfig())
+        kernels.gemm(np.ones((2, 128), F16), packed, config=HopperPackedConfig())
 
 
 @pytest.mark.parametrize(
     "config, fields, message",
     [
-        (MixedConfig, {"tokens": 12}, "a multiple of 8"),
-        (MixedConfig, {"tokens": 8, "warps_n": 8, "warps_k": 1}, "2 warps_n"),
-        (MixedConfig, {"stages": 1}, "stages is 2 or more"),
-        (MixedConfig, {"warps_k": 64}, "at most 32 warps"),
-        (MixedConfig, {"tokens": 8.0}, "a whole number"),
-        (HopperMixedConfig, {"tokens": 12}, "a multiple of 8"),
-        (HopperMixedConfig, {"tokens": 96, "blocks": 2}, r"tokens \* blocks at most 128"),
-        (HopperMixedConfig, {"consumers": 3}, "consumers and blocks are 1 or 2"),
-        (HopperMixedConfig, {"stages": 1}, "stages 2 or more"),
+        (PackedConfig, {"tokens": 12}, "a multiple of 8"),
+        (PackedConfig, {"tokens": 8, "warps_n": 8, "warps_k": 1}, "2 warps_n"),
+        (PackedConfig, {"stages": 1}, "stages is 2 or more"),
+        (PackedConfig, {"warps_k": 64}, "at most 32 warps"),
+        (PackedConfig, {"tokens": 8.0}, "a whole number"),
+        (HopperPackedConfig, {"tokens": 12}, "a multiple of 8"),
+        (HopperPackedConfig, {"tokens": 96, "blocks": 2}, r"tokens \* blocks at most 128"),
+        (HopperPackedConfig, {"consumers": 3}, "consumers and blocks are 1 or 2"),
+        (HopperPackedConfig, {"stages": 1}, "stages 2 or more"),
     ],
 )
 def test_configurations_that_are_refused(config, fields, message):
@@ -567,7 +567,7 @@ def test_chosen_kernels_fill_the_gpu(arch, aligned):
                 config = choose_packed(M, N, K, WeightFormat(dtype, 32), aligned)
                 few = M < 9 and N * K <= 4096**2
                 by_wgmma = arch == "sm_90a" and aligned and not few
-                assert isinstance(config, (HopperMixedConfig, HopperConfig) if by_wgmma else MixedConfig)
+                assert isinstance(config, (HopperPackedConfig, HopperConfig) if by_wgmma else PackedConfig)
                 assert M > 64 or not isinstance(config, HopperConfig)
                 assert config.split_k * getattr(config, "warps_k", 1) <= K // CHUNK
         narrow = choose_packed(1, 4096, 4096, WeightFormat(tc.s4, 128))
@@ -653,7 +653,7 @@ def test_chosen_kernels_fit_and_spill_no_registers(N, arch, dtype, group, has_ze
         x, d = np.empty((M, K), BF16), np.empty((M, N), BF16)
         if config.split_k > 1:
             d = np.empty((config.split_k, M, N), np.float32)
-        kernel = packed_few_rows_gemm if isinstance(config, HopperMixedConfig) else packed_gemm_kernel
+        kernel = packed_few_rows_gemm if isinstance(config, HopperPackedConfig) else packed_gemm_kernel
         options: Any = {"format": format, "config": config, "traits": AmpereTraits(vec_a=16)}
         used = kernel.resources(x, words, scales, zeros, d, d, 1.0, 0.0, **options, arch=arch)
         assert not used.spills and not used.warnings, (config, used)

@@ -117,7 +117,7 @@ def test_gemm_with_packed_weights(device):
         packed, exact = packed_weights(device)
     a, bias = whole(3, 256, device=device), whole(48, device=device)
     args = a, packed.words, packed.scales, packed.zeros, bias
-    results = torch.library.opcheck(ops.mixed_gemm.default, args, {"dtype": "u4"})
+    results = torch.library.opcheck(ops.packed_gemm.default, args, {"dtype": "u4"})
     assert set(results.values()) == {"SUCCESS"}
     check_gradients(
         lambda a, c: tct.gemm(a, packed, c, alpha=0.5, beta=2),
@@ -133,7 +133,7 @@ def test_gemm_with_packed_weights(device):
         torch.func.jvp(lambda x: tct.gemm(x, packed), (a,), (a,))
     scales = packed.scales.clone().requires_grad_()
     with pytest.raises(tc.ArgumentError, match="scales and zero points have no gradients"):
-        ops.mixed_gemm(a, packed.words, scales, packed.zeros, dtype="u4")
+        ops.packed_gemm(a, packed.words, scales, packed.zeros, dtype="u4")
 
 
 # -- results and gradients ---------------------------------------------------------------------

@@ -48,7 +48,7 @@ MASKS: dict[tc.DType, tuple[int, ...]] = {
 
 
 @dataclass(frozen=True)
-class MixedConfig:
+class PackedConfig:
     """Tile sizes and pipeline depth of products with packed weights.
 
     Attributes
@@ -66,7 +66,7 @@ class MixedConfig:
 
     Examples
     --------
-    >>> kernels.MixedConfig(tokens=16, warps_n=2, warps_k=4).columns
+    >>> kernels.PackedConfig(tokens=16, warps_n=2, warps_k=4).columns
     64
     """
 
@@ -158,7 +158,7 @@ def packed_gemm_kernel(
     alpha: tc.f32,
     beta: tc.f32,
     format: tc.Const = WeightFormat(tc.s4),
-    config: tc.Const = MixedConfig(),
+    config: tc.Const = PackedConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
     """x: M x K. words: see weight_packing.py. scales: (groups, N). zeros: (groups, N), u8, read with
@@ -208,7 +208,7 @@ def origin_of_cta(x, config):
     return part, first, end, m0, n0
 
 
-def zero_tile(mma, config: MixedConfig):
+def zero_tile(mma, config: PackedConfig):
     """Accumulators of a warp: acc[i][j] has 16 columns of B and 8 rows of X."""
     return [[mma.d.zeros() for _ in range(config.tokens // 8)] for _ in range(config.warp_tiles)]
 
@@ -232,7 +232,7 @@ class Stages:
         return Stages(*(None if tile is None else tile[stage, ...] for tile in parts))
 
 
-def make_stages(x, scales, zeros, format: WeightFormat, config: MixedConfig) -> Stages:
+def make_stages(x, scales, zeros, format: WeightFormat, config: PackedConfig) -> Stages:
     """Allocate the stages."""
     row, groups = config.depth + PAD, format.group_rows(config.warps_k)
     group_shape = config.stages, groups, config.columns
@@ -282,7 +282,7 @@ def make_loader(stages: Stages, x, words, scales, zeros, m0, n0, first, end, for
     return load
 
 
-def make_x_copy(tile, x, m0, first, end, config: MixedConfig):
+def make_x_copy(tile, x, m0, first, end, config: PackedConfig):
     """The function copy(step, stage) for an X whose rows are vectors of 16 bytes.
 
     A thread has one column of vectors, in every `rows`-th row. Rows beyond M become zero.
@@ -304,7 +304,7 @@ def make_x_copy(tile, x, m0, first, end, config: MixedConfig):
     return copy
 
 
-def copy_groups(tile, source, row, n0, config: MixedConfig):
+def copy_groups(tile, source, row, n0, config: PackedConfig):
     """Copy scales or zero points of the CTA's columns, from row `row` on; beyond the last, that one."""
     vector = 16 // source.dtype.itemsize
     across = config.columns // vector
@@ -316,7 +316,7 @@ def copy_groups(tile, source, row, n0, config: MixedConfig):
         tc.cp_async(tile.at(at, column), source.at(*origin), 16, pred=index < count)
 
 
-def multiply_chunk(acc, mma, stage: Stages, k0, column, group, weights: Dequantiser, config: MixedConfig):
+def multiply_chunk(acc, mma, stage: Stages, k0, column, group, weights: Dequantiser, config: PackedConfig):
     """acc + the products of a chunk, which begins at `k0` of the stage.
 
     column: the warp's first one in the tile. group: row of the chunk's first scales.
@@ -409,7 +409,7 @@ class Dequantiser:
         return tc.fragment(self.operand, [x & sign | (x & magnitude) >> shift for x in parts]) * scale
 
 
-def store_tile(acc, warp_k, column, c, d, m0, n0, alpha, beta, config: MixedConfig, traits):
+def store_tile(acc, warp_k, column, c, d, m0, n0, alpha, beta, config: PackedConfig, traits):
     """Add the accumulators of the warps that share K, finish the sums, store them."""
     # Rows of 4 numbers more: the lanes of a fragment's store lie in different banks.
     row = config.columns + 4

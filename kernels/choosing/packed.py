@@ -7,9 +7,9 @@ from itertools import product
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
-from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, PAD, MixedConfig, WeightFormat
+from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, PAD, PackedConfig, WeightFormat
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, HopperConfig
-from tensorcore_dsl.kernels.hopper.packed_few_rows import SLAB, HopperMixedConfig
+from tensorcore_dsl.kernels.hopper.packed_few_rows import SLAB, HopperPackedConfig
 from tensorcore_dsl.kernels.hopper.packed_many_rows import packed_stages
 from tensorcore_dsl.kernels.problem.families import check_family, gives_registers, has_wgmma
 from tensorcore_dsl.kernels.problem.padding import VECTOR_BYTES
@@ -64,7 +64,7 @@ def choose_packed(
     family: str | None = None,
     one_type: bool = True,
     by_threads: bool = False,
-) -> MixedConfig | HopperMixedConfig | HopperConfig:
+) -> PackedConfig | HopperPackedConfig | HopperConfig:
     """Choose the kernel, unless `family` names it, and its tile.
 
     by_tma: TMA can load A. one_type: scales of groups, if there are any, have A's type. by_threads:
@@ -102,14 +102,14 @@ def _choose_many_rows(
     return microseconds, replace(config, stages=min(MANY_ROWS_STAGES, packed_stages(config, format)))
 
 
-def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> tuple[float, HopperMixedConfig]:
+def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> tuple[float, HopperPackedConfig]:
     """Choose the tile with the least estimated time, in microseconds, and as many stages as fit."""
     chunks, tried = K // CHUNK, []
     most_tokens = TOKENS[-1] if format.period > 32 else TOKENS[-2]  # with more, ptxas 13.0 spills
     smallest = next((tokens for tokens in TOKENS if tokens >= M), most_tokens)
     for tokens, (consumers, blocks) in product(TOKENS, CONSUMERS):
         if tokens * blocks <= most_tokens and (tokens == smallest or 32 <= tokens < smallest):
-            tile = HopperMixedConfig(tokens, consumers, blocks, stages=2)
+            tile = HopperPackedConfig(tokens, consumers, blocks, stages=2)
             tiles = cdiv(N, tile.columns) * cdiv(M, tokens)
             most = min(MAX_SPLIT, chunks // 2)
             for split in {1, *(max(1, min(waves * SMS // tiles, most)) for waves in (1, 2))}:
@@ -122,7 +122,7 @@ def _choose_wgmma(M: int, N: int, K: int, format: WeightFormat) -> tuple[float, 
 
 
 def _microseconds(
-    config: HopperMixedConfig, M: int, N: int, chunks: int, ctas: int, format: WeightFormat
+    config: HopperPackedConfig, M: int, N: int, chunks: int, ctas: int, format: WeightFormat
 ) -> float:
     """Time of the wgmma kernel and of the sum of its parts, without what all configurations share."""
     tokens, columns, parts = config.tokens / 64, config.columns / 64, config.split_k
@@ -133,16 +133,16 @@ def _microseconds(
     return cdiv(ctas, SMS) * chunks / parts * chunk + (parts - 1) * PART_US + partial_sums * PARTIAL_SUMS_US
 
 
-def _wgmma_bytes(config: HopperMixedConfig, format: WeightFormat) -> tuple[int, int]:
+def _wgmma_bytes(config: HopperPackedConfig, format: WeightFormat) -> tuple[int, int]:
     """Shared memory of a stage of the wgmma kernel, for scales of f32, and of its sums."""
     return _stage_bytes(config, CHUNK, 1, format), _sum_bytes(config)
 
 
-def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
+def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> PackedConfig:
     """Choose the widest tile that gives ENOUGH_CTAS CTAs, else the tile with the most CTAs."""
     tokens = next((rows for rows in SHAPES if rows >= M), max(SHAPES))
     chunks = K // CHUNK
-    widest_first = [MixedConfig(tokens, *shape, stages=2) for shape in SHAPES[tokens]]
+    widest_first = [PackedConfig(tokens, *shape, stages=2) for shape in SHAPES[tokens]]
     ctas_of = lambda config: cdiv(N, config.columns) * cdiv(M, tokens)
     config = next((x for x in widest_first if ctas_of(x) >= ENOUGH_CTAS), widest_first[-1])
     ctas = ctas_of(config)
@@ -158,18 +158,20 @@ def _choose_mma_sync(M: int, N: int, K: int, format: WeightFormat) -> MixedConfi
     return next(x for x in halves + deeper if _bytes(x, format) <= most)
 
 
-def _bytes(config: MixedConfig, format: WeightFormat) -> int:
+def _bytes(config: PackedConfig, format: WeightFormat) -> int:
     """Shared memory of a CTA, for scales of f32."""
     stage = _stage_bytes(config, config.depth + PAD, config.warps_k, format)
     return config.stages * stage + config.warps_k * _sum_bytes(config)
 
 
-def _stage_bytes(config: MixedConfig | HopperMixedConfig, row: int, chunks: int, format: WeightFormat) -> int:
+def _stage_bytes(
+    config: PackedConfig | HopperPackedConfig, row: int, chunks: int, format: WeightFormat
+) -> int:
     """Bytes of a stage: `row` elements a row of A; words, scales and zero points of `chunks` chunks."""
     words = chunks * CHUNK * format.dtype.bits // 8
     return 2 * config.tokens * row + config.columns * (words + 5 * format.group_rows(chunks))
 
 
-def _sum_bytes(config: MixedConfig | HopperMixedConfig) -> int:
+def _sum_bytes(config: PackedConfig | HopperPackedConfig) -> int:
     """Sums of a tile, in rows of 4 numbers more."""
     return 4 * config.tokens * (config.columns + 4)

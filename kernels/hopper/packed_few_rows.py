@@ -46,7 +46,7 @@ MAX_TOKENS = 128  # of all blocks of a consumer: sums and accumulators take half
 
 
 @dataclass(frozen=True)
-class HopperMixedConfig:
+class HopperPackedConfig:
     """Tile sizes and pipeline depth of products with packed weights by wgmma.
 
     Scales are f32 for any number of rows. `gemm` by itself may round weights of many rows to 16 bits.
@@ -66,7 +66,7 @@ class HopperMixedConfig:
 
     Examples
     --------
-    >>> kernels.HopperMixedConfig(tokens=64, consumers=2, blocks=2).columns
+    >>> kernels.HopperPackedConfig(tokens=64, consumers=2, blocks=2).columns
     256
     """
 
@@ -109,7 +109,7 @@ def packed_few_rows_gemm(
     alpha: tc.f32,
     beta: tc.f32,
     format: tc.Const = WeightFormat(tc.s4),
-    config: tc.Const = HopperMixedConfig(),
+    config: tc.Const = HopperPackedConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
     """Operands as for ampere/packed_gemm.py.
@@ -159,7 +159,7 @@ class Stages:
     empty: Any
 
 
-def make_stages(x, words, scales, zeros, format: WeightFormat, config: HopperMixedConfig) -> Stages:
+def make_stages(x, words, scales, zeros, format: WeightFormat, config: HopperPackedConfig) -> Stages:
     """Allocate the stages and initialise the barriers. Every thread calls it."""
     groups, rows = format.group_rows(1), config.columns // 16
     boxes, slabs = format.chunk_words // BOX_WORDS, CHUNK // SLAB
@@ -186,7 +186,7 @@ def make_stages(x, words, scales, zeros, format: WeightFormat, config: HopperMix
     return stages
 
 
-def group_tiles(shape: tuple[int, int], dtype, config: HopperMixedConfig):
+def group_tiles(shape: tuple[int, int], dtype, config: HopperPackedConfig):
     """Tiles of scales or zero points. A bulk copy writes to multiples of 128 bytes."""
     groups, columns = shape
     unit = BULK_ALIGN // dtype.itemsize
@@ -194,7 +194,7 @@ def group_tiles(shape: tuple[int, int], dtype, config: HopperMixedConfig):
     return tc.shared((config.stages, *shape), dtype, strides=(stage, columns, 1), align=BULK_ALIGN)
 
 
-def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: HopperMixedConfig):
+def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: HopperPackedConfig):
     """Load the chunks of K from `first` on. One thread runs this.
 
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
@@ -221,7 +221,7 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
         state.advance()
 
 
-def multiply(stages: Stages, mma, consumer, first, end, weights: Dequantiser, config: HopperMixedConfig):
+def multiply(stages: Stages, mma, consumer, first, end, weights: Dequantiser, config: HopperPackedConfig):
     """The sums of the consumer's columns over its part of K: a fragment for each block."""
     acc = [mma.d.zeros() for _ in range(config.blocks)]
     state = consumer_state(config.stages)
@@ -287,7 +287,7 @@ def vector_pointers(words, row, vectors: int):
     ]
 
 
-def store_tile(acc, consumer, c, d, m0, n0, alpha, beta, config: HopperMixedConfig, traits: AmpereTraits):
+def store_tile(acc, consumer, c, d, m0, n0, alpha, beta, config: HopperPackedConfig, traits: AmpereTraits):
     """Finish the sums and store them, through shared memory: neighbours of a row of D in one thread."""
     # Rows of 4 numbers more: the lanes of a fragment's store lie in different banks.
     shape, row = (1, config.tokens, config.columns), config.columns + 4

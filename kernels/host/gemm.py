@@ -79,7 +79,7 @@ def gemm(  # noqa: PLR0913
         batch and the other one matrix for all (wgmma kernels). A may be a `SparseMatrix`. B may be
         `PackedWeights` of 4 or 8 bits, with A f16 or bf16. If these have scales of groups, and A has 128
         rows or more, the kernel may round each weight times its scale to the type of A. It never does
-        with config=HopperMixedConfig(...).
+        with config=HopperPackedConfig(...).
     c : array, optional
         Added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
         such as a row (N,) or a column (M, 1). None: nothing is added.
@@ -120,8 +120,8 @@ def gemm(  # noqa: PLR0913
     family : {"sm80", "sm90"}, optional
         Kernels with mma.sync or without tensor cores, or with wgmma. None: the choice of `plan`.
     config : AmpereConfig or HopperConfig, optional
-        The tile and its pipeline. None: the choice of `plan`. Packed weights take a MixedConfig (of
-        family "sm80"), a HopperMixedConfig, or a HopperConfig with swap_ab=True.
+        The tile and its pipeline. None: the choice of `plan`. Packed weights take a PackedConfig (of
+        family "sm80"), a HopperPackedConfig, or a HopperConfig with swap_ab=True.
     stream : stream, optional
         Of Numba, torch, CuPy or cuda.core, or its handle. None: the current stream of the library
         of the arrays.

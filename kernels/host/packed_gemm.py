@@ -10,10 +10,10 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, check_stream, describe, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
-from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, MixedConfig, WeightFormat, packed_gemm_kernel
+from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, PackedConfig, WeightFormat, packed_gemm_kernel
 from tensorcore_dsl.kernels.choosing.packed import check_wgmma, choose_packed
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperMixedConfig, packed_few_rows_gemm
+from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperPackedConfig, packed_few_rows_gemm
 from tensorcore_dsl.kernels.hopper.packed_many_rows import packed_many_rows_gemm, packed_stages
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described, present, vector_bytes
@@ -29,7 +29,7 @@ from tensorcore_dsl.kernels.problem.summation import summation_of_packed
 from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.user_functions import check_epilogue
 
-FAMILIES: dict[str, Any] = {"sm80": MixedConfig, "sm90": (HopperMixedConfig, HopperConfig)}
+FAMILIES: dict[str, Any] = {"sm80": PackedConfig, "sm90": (HopperPackedConfig, HopperConfig)}
 MAX_SUMS = 128  # accumulators of a thread of packed_many_rows_gemm, besides fragments of weights
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def plan_packed(
     b: PackedWeights,
     problem: GemmProblem,
     family: str | None,
-    config: MixedConfig | HopperMixedConfig | HopperConfig | None,
+    config: PackedConfig | HopperPackedConfig | HopperConfig | None,
 ) -> Plan:
     """Plan the launch for a described problem."""
     M, N, K = problem.M, problem.N, problem.K
@@ -103,7 +103,7 @@ def plan_packed(
         plan = plan_hopper(packed_many_rows_gemm, config, hopper_traits, (M, N), format=b.format)
         return replace(plan, summation=summation)
     grid = cdiv(N, config.columns), cdiv(M, config.tokens), config.split_k
-    kernel = packed_few_rows_gemm if isinstance(config, HopperMixedConfig) else packed_gemm_kernel
+    kernel = packed_few_rows_gemm if isinstance(config, HopperPackedConfig) else packed_gemm_kernel
     traits = AmpereTraits(vec_a=vec_a, vec_d=vector_bytes(problem.d), **shared)
     plan = Plan(kernel, config, traits, grid, (("format", b.format),), summation=summation)
     if config.split_k == 1:
@@ -145,7 +145,7 @@ def _check_many_rows(config: HopperConfig, format: WeightFormat, one_type: bool)
         raise tc.ArgumentError(f"packed weights need {unmet}: {config}")
     if not one_type:
         raise tc.ArgumentError(
-            "a HopperConfig takes scales of groups of a's type; a kernels.HopperMixedConfig takes any"
+            "a HopperConfig takes scales of groups of a's type; a kernels.HopperPackedConfig takes any"
         )
 
 
@@ -154,7 +154,7 @@ def _check_config(config: Any, K: int, by_tma: bool, family: str | None) -> None
     kind = next((name for name, classes in FAMILIES.items() if isinstance(config, classes)), None)
     if kind is None:
         raise tc.ArgumentError(
-            f"config is {config}; packed weights take a kernels.MixedConfig, a kernels.HopperMixedConfig "
+            f"config is {config}; packed weights take a kernels.PackedConfig, a kernels.HopperPackedConfig "
             f"or a kernels.HopperConfig"
         )
     if family not in (None, kind):

@@ -14,9 +14,9 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import TensorCoreArithmetic, target_arch, tensor_core_arithmetic
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, MixedConfig, WeightFormat
+from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, PackedConfig, WeightFormat
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperMixedConfig
+from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperPackedConfig
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_mma
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem, accumulator_dtype
@@ -204,11 +204,11 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
 
 
 def summation_of_packed(
-    problem: GemmProblem, format: WeightFormat, config: MixedConfig | HopperMixedConfig | HopperConfig
+    problem: GemmProblem, format: WeightFormat, config: PackedConfig | HopperPackedConfig | HopperConfig
 ) -> Summation:
     """Order of summation of a product with packed weights, on the current target."""
     rounded = isinstance(config, HopperConfig)
-    hopper = rounded or isinstance(config, HopperMixedConfig)
+    hopper = rounded or isinstance(config, HopperPackedConfig)
     depth, arithmetic = _instruction(problem.dtype, False, hopper, target_arch().name)
     chunks = problem.K // CHUNK
     return Summation(
@@ -220,7 +220,7 @@ def summation_of_packed(
         promoted=0 if rounded else format.period,
         parts=tuple(part * chunks // config.split_k * CHUNK for part in range(config.split_k)),
         scales="sums" if not rounded else "weights" if format.group else "whole",
-        turns=config.warps_k if isinstance(config, MixedConfig) else 1,
+        turns=config.warps_k if isinstance(config, PackedConfig) else 1,
         scaled=problem.alpha != 1,
         adds_c=problem.reads_c,
         epilogue=problem.epilogue,

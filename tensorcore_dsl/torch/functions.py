@@ -7,7 +7,7 @@ import torch
 import tensorcore_dsl as tc
 import tensorcore_dsl.kernels as kernels
 from tensorcore_dsl.torch import attention_operators, operators
-from tensorcore_dsl.torch.mixed_operators import mixed_gemm
+from tensorcore_dsl.torch.packed_operators import packed_gemm
 
 BLOCK = 128
 
@@ -35,7 +35,7 @@ def gemm(
     A's type; the gradient of C is the sum over what was broadcast. They have the layout of the
     operand that they belong to. Tensors of fp8 have no gradients: ArgumentError.
 
-    b may be what `kernels.pack` makes of tensors. The operator is then `tensorcore_dsl::mixed_gemm`,
+    b may be what `kernels.pack` makes of tensors. The operator is then `tensorcore_dsl::packed_gemm`,
     with gradients of A and C; it has no `precision`, `accumulate` and `bits`.
     """
     if isinstance(b, kernels.PackedWeights):
@@ -44,7 +44,7 @@ def gemm(
                 "b is PackedWeights, whose products have no precision, accumulate and bits"
             )
         weights = b.words, b.scales, b.zeros
-        return mixed_gemm(a, *weights, c, dtype=str(b.dtype), alpha=alpha, beta=beta, out_dtype=out_dtype)
+        return packed_gemm(a, *weights, c, dtype=str(b.dtype), alpha=alpha, beta=beta, out_dtype=out_dtype)
     return operators.gemm(
         a,
         b,

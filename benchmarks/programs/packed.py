@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     settings = {"rows": options.rows, "kinds": KINDS, "rounds": rounds}
-    report = Report("mixed", settings, dict(METHOD), summary={"target": "cuda"})
+    report = Report("packed", settings, dict(METHOD), summary={"target": "cuda"})
     begin = time.perf_counter()
     with Monitor() as monitor:
         for kind in KINDS:

@@ -65,7 +65,7 @@ def _backward(ctx: Any, grad: Any, like: Any, words: Any, scales: Any, zeros: An
     if ctx.needs_input_grad[0]:
         K = _weights(words, scales, zeros, dtype).shape[0]
         identity = torch.eye(K, dtype=like.dtype, device=like.device)
-        whole = mixed_gemm(identity, words, scales, zeros, dtype=dtype)
+        whole = packed_gemm(identity, words, scales, zeros, dtype=dtype)
         grad_a = operators.gemm(grad.to(like.dtype), whole.t(), alpha=alpha)
     if ctx.c is not None and ctx.needs_input_grad[4]:
         grad_c = operators._summed(grad, *ctx.c) * ctx.options.get("beta", 1)
@@ -76,8 +76,8 @@ def _jvp(tensors: Any, argument_index: int, tangent: Any, options: Any) -> Any:
     raise tc.ArgumentError("products with packed weights have no derivative of forward mode")
 
 
-mixed_gemm = operators._register(
-    "mixed_gemm",
+packed_gemm = operators._register(
+    "packed_gemm",
     "(Tensor a, Tensor words, Tensor scales, Tensor? zeros=None, Tensor? c=None, *, str dtype, "
     "float alpha=1, float beta=1, ScalarType? out_dtype=None) -> Tensor",
     _compute,
