@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -526,6 +527,14 @@ def test_gemm_refuses(options, message):
     a = options.pop("a", np.ones((2, 128), F16))
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.gemm(a, kernels.pack(q, scales, dtype=tc.s4), **options)
+
+
+@pytest.mark.parametrize("missing", ["words", "scales"])
+def test_gemm_refuses_weights_without_an_array(missing):
+    q, scales, _ = weights(tc.s4, 128, 32, 64, F16)
+    packed = kernels.pack(q, scales, dtype=tc.s4)
+    with pytest.raises(tc.ArgumentError, match=f"b.{missing} is None"):
+        kernels.gemm(np.ones((2, 128), F16), replace(packed, **{missing: None}))
 
 
 def test_gemm_refuses_packed_weights_as_a_and_older_targets():

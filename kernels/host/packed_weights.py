@@ -136,8 +136,7 @@ def pack(b: Any, scales: Any, zeros: Any = None, *, dtype: Any = None) -> Packed
 
 def describe_weights(b: PackedWeights) -> dict[str, Description]:
     """Describe the arrays of packed weights; refuse what `pack` does not make."""
-    arrays = {"b.words": b.words, "b.scales": b.scales, "b.zeros": b.zeros}
-    read = described(**present(**arrays))
+    read = described(**{"b.words": b.words, "b.scales": b.scales}, **present(**{"b.zeros": b.zeros}))
     if not (isinstance(b.dtype, tc.DType) and b.dtype in SOURCES and _is_size(b.shape)):
         raise tc.ArgumentError(
             f"b is PackedWeights of {shown(b.dtype)} and shape {shown(b.shape)}; packed are "
