@@ -1,7 +1,7 @@
 """Kernels written in the kernel language: `gemm` and `attention` pick one for a problem."""
 
 from tensorcore_dsl.host import publish as _publish
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig, VectorConfig
 from tensorcore_dsl.kernels.ampere.packed_gemm import PackedConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperPackedConfig
@@ -29,7 +29,7 @@ from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
     "AmpereConfig", "HopperConfig", "HopperPackedConfig", "PackedConfig", "PackedWeights",
-    "RowReduction", "SparseMatrix", "VirtualGroup", "all_gather_gemm", "attention",
+    "RowReduction", "SparseMatrix", "VectorConfig", "VirtualGroup", "all_gather_gemm", "attention",
     "attention_backward", "compress", "decompress", "explain_bits", "export_gemm", "gemm",
     "gemm_all_reduce", "gemm_reduce_scatter", "grouped_gemm", "k_grouped_gemm", "pack", "plan",
     "plan_attention", "requantised_gemm", "scaled_gemm", "swiglu", "tune", "warm",

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "family: number": (gemm, (H, H), {"family": 90}, "family is 90; allowed are sm80, sm90"),
     "family: name": (gemm, (H, H), {"family": "sm100"}, "family is 'sm100'; allowed are sm80, sm90"),
     "family: f64": (gemm, (H.astype(float),) * 2, {"family": "sm90"}, "they have no f64"),
-    "config: dictionary": (gemm, (H, H), {"config": {"BM": 64}}, "config is {'BM': 64}; it must be a kernels.AmpereConfig for sm80"),
+    "config: dictionary": (gemm, (H, H), {"config": {"BM": 64}}, "config is {'BM': 64}; it must be a kernels.AmpereConfig or VectorConfig for sm80"),
     "config: another family": (gemm, (H, H), {"config": AmpereConfig(), "family": "sm90"}, "and sm90 was asked for"),
     "config: class": (gemm, (H, H), {"config": HopperConfig}, "must be a kernels.AmpereConfig"),
     "stream: text": (gemm, (H, H), {"stream": "x"}, "a stream cannot be a str"),

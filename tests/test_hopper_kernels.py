@@ -401,7 +401,7 @@ def test_finished_results(name, N):
 ONLY_SM90: list[Any] = [
     (dict(a=whole(2, 16, 64)), "cannot take this product: they multiply single matrices, no batches"),
     (dict(a=whole(16, 64, dtype=E4M3), b=whole(64, 16, dtype=E4M3)), "cannot take this product: they have no e4m3"),
-    (dict(config=HopperConfig()), "must be a kernels.AmpereConfig for sm80, or a kernels.HopperConfig for sm90, and sm80 was"),
+    (dict(config=HopperConfig()), "must be a kernels.AmpereConfig or VectorConfig for sm80, or a kernels.HopperConfig for sm90, and sm80 was"),
 ]  # fmt: skip
 
 

@@ -204,6 +204,7 @@ def odd_thing(draw: random.Random) -> Any:
             kernels.AmpereConfig(),
             kernels.AmpereConfig(split_k=2),
             kernels.AmpereConfig(stages=2),
+            kernels.VectorConfig(),
             kernels.HopperConfig,
             kernels.compress(np.zeros((64, 64), np.float16)),
             kernels.compress(np.zeros((16, 128), np.float32)),
@@ -369,6 +370,7 @@ FUNCTIONS: dict[str, Case] = {
     "RowReduction": (kernels.RowReduction, lambda draw: {"op": "sum"}, ("transform",)),
     "HopperConfig": (kernels.HopperConfig, fields_of(kernels.HopperConfig), ()),
     "AmpereConfig": (kernels.AmpereConfig, fields_of(kernels.AmpereConfig), ()),
+    "VectorConfig": (kernels.VectorConfig, fields_of(kernels.VectorConfig), ()),
 }  # fmt: skip
 
 

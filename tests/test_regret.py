@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.choices import regret
 from benchmarks.products.gemm_cases import Case
-from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, VectorConfig
 
 pytestmark = pytest.mark.thorough
 
@@ -32,11 +32,7 @@ def test_both_families_are_measured_where_either_may_be_faster():
     for case in (Case("tf32", 46, 1000, 1001), Case("bf16", 46, 1000, 1001)):
         configs = regret.configurations(case, 4)
         assert {type(config) for config in configs} == {HopperConfig, AmpereConfig}
-    assert any(
-        c.is_of_vectors
-        for c in regret.configurations(Case("tf32", 1, 4096, 4097), 4)
-        if isinstance(c, AmpereConfig)
-    )
+    assert any(isinstance(c, VectorConfig) for c in regret.configurations(Case("tf32", 1, 4096, 4097), 4))
     many = Case("bf16", 46, 4096, 4096)
     assert all(isinstance(c, HopperConfig) for c in regret.configurations(many, 4))
 

@@ -105,9 +105,10 @@ def test_operands_that_are_copied_have_entries_of_their_own(hopper):
     of_columns = np.ones((1024, 512), np.float32, "F")
     strided = np.ones((2048, 1024), np.float32)[::2, ::2]
     for a in (of_columns, strided):
-        seconds = lambda c: 2.0 - getattr(c, "is_of_vectors", False)
+        seconds = lambda c: 2.0 - isinstance(c, kernels.VectorConfig)
         tuning = tune(a, b, timer=timer(seconds), device=GPU)
-        assert plan(a, b, None, None).config == tuning.best and tuning.best.is_of_vectors
+        assert plan(a, b, None, None).config == tuning.best
+        assert isinstance(tuning.best, kernels.VectorConfig)
     assert "strided" in tuning.key
 
 
@@ -115,9 +116,12 @@ def test_vectors_are_tried(hopper):
     a, b = np.ones((1, 4096), np.float32), np.ones((4096, 4096), np.float32, "F")
     for dtype, precision in ((np.float32, "f32"), (np.float32, "tf32"), (np.float64, None)):
         x, y = a.astype(dtype), b.astype(dtype)
-        clock = timer(lambda c: 2.0 - getattr(c, "is_of_vectors", False))
+        clock = timer(lambda c: 2.0 - isinstance(c, kernels.VectorConfig))
         best = tune(x, y, timer=clock, device=GPU, precision=precision).best
-        assert best.is_of_vectors and plan(x, y, None, None, precision=precision).config == best
+        assert (
+            isinstance(best, kernels.VectorConfig)
+            and plan(x, y, None, None, precision=precision).config == best
+        )
 
 
 def test_another_gpu_has_entries_of_its_own(hopper, monkeypatch):
@@ -206,7 +210,7 @@ def test_without_a_cache_only_this_process_knows(hopper, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "{", '{"KEY": 3}', '{"KEY": {"family": "sm90", "config": {"BM": 1}}}']
+    "text", ["", "[1]", "{", '{"KEY": 3}', '{"KEY": {"class": "HopperConfig", "config": {"BM": 1}}}']
 )
 def test_a_damaged_or_old_file_is_no_obstacle(hopper, cache, text):
     a, b = operands()

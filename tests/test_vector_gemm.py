@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from ctypes.util import find_library
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tensorcore_dsl.kernels import VectorConfig
 from tensorcore_dsl.kernels.choosing.menu import VECTORS
 from tensorcore_dsl.kernels.choosing.ranking import ranking
-from tensorcore_dsl.kernels.host.vector_tiles import vector_config
 from tensorcore_dsl.kernels.host.warming import kernels_of
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 
@@ -60,13 +58,13 @@ def problem(M: int, N: int, K: int, along_k: bool, dtype: Any = F32) -> tuple[np
     return matrix(M, K, a_order, dtype), matrix(K, N, b_order, dtype)
 
 
-def tile(sizes: tuple[int, int], along_k: bool, stages: int = 2, warps: int = 8) -> AmpereConfig:
-    return replace(vector_config(*sizes, (along_k, along_k), warps), stages=stages)
+def tile(sizes: tuple[int, int], along_k: bool, unroll: int = 2, warps: int = 8) -> VectorConfig:
+    return VectorConfig(*sizes, warps, unroll, along_k)
 
 
-def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
+def sums(a: np.ndarray, b: np.ndarray, config: VectorConfig) -> np.ndarray:
     """A B as the kernels' description says: chains, pairs of lanes, warps."""
-    chains, warps, kind = config.BK, config.threads // 32, F64 if a.dtype == F64 else F32
+    chains, warps, kind = config.chains, config.warps, F64 if a.dtype == F64 else F32
     K, a, b = a.shape[1], a.astype(kind), b.astype(kind)
     product = np.zeros((chains, a.shape[0], b.shape[1]), kind)
     for k in range(K):
@@ -84,12 +82,12 @@ def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize(("stages", "warps"), [(1, 8), (2, 16), (4, 8)])
+@pytest.mark.parametrize(("unroll", "warps"), [(1, 8), (2, 16), (4, 8)])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_products_of_vectors_have_the_bits_of_their_order(along_k, stages, warps, dtype):
+def test_products_of_vectors_have_the_bits_of_their_order(along_k, unroll, warps, dtype):
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
         a, b = problem(M, N, K, along_k, TYPES[dtype])
-        config = tile(sizes, along_k, stages, 8 if along_k else warps)
+        config = tile(sizes, along_k, unroll, 8 if along_k else warps)
         product = kernels.gemm(a, b, config=config, out_dtype=tc.f64 if dtype == tc.f64 else tc.f32)
         assert np.array_equal(product, sums(a, b, config)), (M, N, K, config)
         rounded = kernels.gemm(a, b, config=config)
@@ -188,10 +186,10 @@ def planned(M: int, N: int, K: int, **options: Any) -> Any:
 def test_what_is_chosen():
     """Few rows or columns of a product that fills the GPU; other kernels where sums have to be
     those of other rows, or in f16, or where there are few lines or a short K."""
-    assert planned(1, 28672, 4096).config.is_of_vectors
-    assert planned(9000, 2, 4099).config.is_of_vectors
-    assert planned(1, 4096, 4097, precision="tf32").config.is_of_vectors
-    assert planned(1, 4096, 4097, family="sm80").config.is_of_vectors
+    assert isinstance(planned(1, 28672, 4096).config, VectorConfig)
+    assert isinstance(planned(9000, 2, 4099).config, VectorConfig)
+    assert isinstance(planned(1, 4096, 4097, precision="tf32").config, VectorConfig)
+    assert isinstance(planned(1, 4096, 4097, family="sm80").config, VectorConfig)
     for config in (
         planned(8, 4096, 4097).config,
         planned(1, 32, 4096).config,
@@ -199,12 +197,12 @@ def test_what_is_chosen():
         planned(1, 4096, 4096, bits="batch_invariant").config,
         planned(1, 4096, 4096, family="sm90").config,
     ):
-        assert isinstance(config, HopperConfig) or not config.is_of_vectors
+        assert not isinstance(config, VectorConfig)
     for dtype, others in ((tc.f16, {"accumulate": tc.f16}), (tc.bf16, {"bits": "batch_invariant"})):
         a, b = np.empty((1, 6583), TYPES[dtype]), np.empty((6583, 1000), TYPES[dtype], "F")
-        assert kernels.plan(a, b, None, None).config.is_of_vectors
+        assert isinstance(kernels.plan(a, b, None, None).config, VectorConfig)
         config = kernels.plan(a, b, None, None, **others).config
-        assert isinstance(config, HopperConfig) or not config.is_of_vectors
+        assert not isinstance(config, VectorConfig)
 
 
 def vector_ranking(M: int, N: int, K: int, k_major: bool) -> Any:
@@ -217,10 +215,7 @@ def test_candidates():
         for k_major in (True, False):
             ranked = vector_ranking(*sizes, k_major)
             assert ranked and len({config for _, config in ranked}) == len(ranked)
-            assert all(time > 0 and config.is_of_vectors for time, config in ranked)
-            for _, config in ranked:
-                wanted = vector_config(config.BM, config.BN, (k_major,) * 2, config.vector_warps)
-                assert config == replace(wanted, stages=config.stages)
+            assert all(time > 0 and config.along_k == k_major for time, config in ranked)
     assert not vector_ranking(5, 4096, 4096, True)
 
 
@@ -245,7 +240,7 @@ def test_lines_that_share_elements():
 def test_rows_of_one_order_stay_with_wgmma():
     """Vectors sum in another order, so that they are no reason to leave it."""
     options = {"precision": "tf32", "bits": "batch_invariant"}
-    assert isinstance(planned(1, 4096, 4096, **options).config, HopperConfig)
+    assert isinstance(planned(1, 4096, 4096, **options).config, kernels.HopperConfig)
 
 
 def test_the_bits_are_explained():
@@ -265,20 +260,36 @@ def test_the_bits_are_explained():
 @pytest.mark.parametrize(
     ("dtype", "config", "message"),
     [
-        (np.int8, AmpereConfig(1, 4, 256, 1, 4, 2), "for f16, bf16, f32, tf32, f64, not for s8"),
-        (F32, AmpereConfig(1, 4, 8, 1, 4, 2), "these operands take .*BK=256"),
-        (F32, AmpereConfig(1, 4, 256, 1, 2, 2), "these operands take .*WN=4"),
-        (F32, AmpereConfig(3, 8, 256, 3, 8, 2), "1, 2 or 4 rows or columns"),
-        (F32, AmpereConfig(1, 128, 256, 1, 128, 2), "with these operands 2, 4, 8 elements"),
-        (F32, AmpereConfig(1, 64, 256, 1, 64, 2), "with these operands 2, 4, 8 elements"),
-        (F32, AmpereConfig(4, 16, 256, 4, 16, 2), "with these operands 2, 4, 8 elements"),
-        (F32, AmpereConfig(1, 4, 256, 1, 4, 2, split_k=2), "these operands take"),
+        (np.int8, VectorConfig(), "for f16, bf16, f32, tf32, f64, not for s8"),
+        (F32, VectorConfig(1, 8, along_k=False), "along_k must be True"),
+        (F32, VectorConfig(8, 1, along_k=False), "along_k must be True"),
     ],
 )
 def test_what_is_refused(dtype, config, message):
     a, b = np.empty((1, 512), dtype), np.empty((512, 64), dtype, "F")
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.plan(a, b, None, None, config=config)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"BM": 3, "BN": 8}, "one of BM and BN is 1, 2 or 4"),
+        ({"BM": 8, "BN": 8}, "one of BM and BN is 1, 2 or 4"),
+        ({"BN": 64}, "the other one 2, 4, 8, and warps 8"),
+        ({"BM": 16, "BN": 4}, "the other one 2, 4, 8, and warps 8"),
+        ({"BN": 128, "along_k": False}, "the other one 8, 16, 32, 64, and warps 8 or 16"),
+        ({"BN": 4, "along_k": False}, "the other one 8, 16, 32, 64, and warps 8 or 16"),
+        ({"warps": 16}, "and warps 8: "),
+        ({"BN": 8, "along_k": False, "warps": 4}, "and warps 8 or 16"),
+        ({"unroll": 0}, "1 or more"),
+        ({"group_m": 0}, "1 or more"),
+    ],
+)
+def test_configurations_that_are_refused(fields, message):
+    with pytest.raises(tc.ArgumentError, match=message):
+        VectorConfig(**fields)
 
 
 @pytest.mark.gpu

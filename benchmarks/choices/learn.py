@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from benchmarks.choices.regret import LONG, percent, problem_of
 from benchmarks.harness import RECORDED, Report
 from benchmarks.products.gemm_cases import Case
 from benchmarks.tables import Table, progress
-from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, VectorConfig
 from tensorcore_dsl.kernels.choosing import choice, trees
 from tensorcore_dsl.kernels.choosing.features import features, rows_of
 from tensorcore_dsl.kernels.choosing.menu import (
+    CONFIGS,
     F64,
     FRAGMENTS,
     MMA,
@@ -95,14 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def pack(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Pack problems with `gpu`, `held_out`, `short` and `trials` of (config, seconds) to a table."""
     trials = [trial for result in results for trial in result["trials"]]
-    configs = sorted({config for config, _ in trials}, key=lambda c: (type(c).__name__, astuple(c)))
-    place = {config: i for i, config in enumerate(configs)}
+    of_kind = lambda kind: {config for config, _ in trials if type(config) is kind}
+    tables = {name: sorted(of_kind(kind), key=astuple) for name, kind in CONFIGS.items()}
+    place = {config: i for i, config in enumerate(chain(*tables.values()))}
     cases = [Case.of(result) for result in results]
     words = [(c.dtype, c.layout, str(c.precise), r["gpu"]) for c, r in zip(cases, results)]
     names = sorted({word for line in words for word in line})
-    arrays = {
-        kind: [astuple(c) for c in configs if isinstance(c, kind)] for kind in (AmpereConfig, HopperConfig)
-    }
     logarithms = np.log2([seconds / LEAST_SECONDS for _, seconds in trials])
     return {
         "sizes": np.array([(c.M, c.N, c.K) for c in cases], np.int32),
@@ -111,8 +111,7 @@ def pack(results: list[dict[str, Any]]) -> dict[str, Any]:
         "held_out": np.array([result["held_out"] for result in results]),
         "short": np.array([result["short"] for result in results]),
         "count": np.array([len(result["trials"]) for result in results], np.uint8),
-        "ampere": np.array(arrays[AmpereConfig], np.int16),
-        "hopper": np.array(arrays[HopperConfig], np.int16),
+        **{name: np.array([astuple(c) for c in configs], np.int16) for name, configs in tables.items()},
         "config": np.array([place[config] for config, _ in trials], np.uint16),
         "time": np.round(OCTAVE * logarithms).astype(np.uint16),
     }
@@ -120,8 +119,7 @@ def pack(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def unpack(table: Any) -> list[dict[str, Any]]:
     """Unpack the problems of a table."""
-    kinds = {"ampere": AmpereConfig, "hopper": HopperConfig}
-    configs = [config_of(kind, row) for name, kind in kinds.items() for row in table[name].tolist()]
+    configs = [config_of(kind, row) for name, kind in CONFIGS.items() for row in table[name].tolist()]
     seconds = LEAST_SECONDS * 2 ** (table["time"] / OCTAVE)
     names, ends = table["names"], np.cumsum(table["count"].astype(int))
     columns = zip(
@@ -157,7 +155,8 @@ def recorded(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
         fastest = min((trial["seconds"] for trial in result.get("trials", ())), default=0)
         for trial in result.get("trials", ()):
             of_mma = result["dtype"] == "f64" or "sm80" in families | {trial.get("family")}
-            config = (AmpereConfig if of_mma else HopperConfig)(**trial["config"])
+            kind = VectorConfig if "unroll" in trial["config"] else AmpereConfig if of_mma else HopperConfig
+            config = kind(**trial["config"])
             if LEAST_SECONDS <= trial["seconds"] < MOST_SLOWER * fastest:
                 trials.append((config, trial["seconds"]))
         if trials:
@@ -173,7 +172,7 @@ def recorded(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def kind_of(config: Any, is_f32: bool, is_f64: bool) -> int:
     if isinstance(config, HopperConfig):
         return (PARTS if config.splits_in_memory else FRAGMENTS) if is_f32 else WGMMA
-    return VECTORS if config.is_of_vectors else F64 if is_f64 else MMA
+    return VECTORS if isinstance(config, VectorConfig) else F64 if is_f64 else MMA
 
 
 class Timings:
@@ -348,7 +347,7 @@ def selected(timings: Timings) -> dict[str, Any]:
         near = slower(timings.index[mask], timings.seconds[mask]) < NEAR_FASTEST
         for place in np.flatnonzero(mask)[near]:
             of_kind[usual(timings.configs[place], timings.results[timings.index[place]])] += 1
-    rows: dict[type, list[Any]] = {HopperConfig: [], AmpereConfig: []}
+    rows: dict[type, list[Any]] = {kind: [] for kind in CONFIGS.values()}
     for kind, of_kind in wins.items():
         for config, count in of_kind.most_common():
             if count >= MIN_WINS[kind]:
@@ -356,10 +355,7 @@ def selected(timings: Timings) -> dict[str, Any]:
     for config, kind in zip(menu().configs, menu().kind.tolist(), strict=True):
         if not wins.get(kind):
             rows[type(config)].append((kind, *astuple(config)))
-    return {
-        "hopper": np.array(rows[HopperConfig], np.int16),
-        "ampere": np.array(rows[AmpereConfig], np.int16),
-    }
+    return {name: np.array(rows[kind], np.int16) for name, kind in CONFIGS.items()}
 
 
 def usual(config: Any, result: dict[str, Any]) -> Any:

@@ -349,7 +349,7 @@ def at_one_speed(samples: Sequence[tuple[int, float]]) -> list[float]:
 def differing(config: Any) -> dict[str, Any]:
     """Fields that differ from the default, and the tile."""
     default = vars(type(config)())
-    return {k: v for k, v in vars(config).items() if v != default[k] or k in ("BM", "BN", "stages")}
+    return {k: v for k, v in vars(config).items() if v != default[k] or k in ("BM", "BN", "stages", "unroll")}
 
 
 def regret(result: dict[str, Any]) -> float:

@@ -131,7 +131,7 @@ def tile(config: Any) -> str:
     """Show BM x BN (x BK), stages and options of a configuration, as in "128x256 s4 c2 k4 pp".
 
     c: cluster_m (x cluster_n), k: split_k, u: units of stream-K, pp: ping-pong schedule, t: swap
-    AB.
+    AB. w: warps of a tile without tensor cores, whose s is the unroll.
     """
     usual = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "streamk_units": 0}
     usual |= {"pingpong": False, "swap_ab": False}
@@ -139,7 +139,7 @@ def tile(config: Any) -> str:
     cluster = f"c{fields['cluster_m']}" + f"x{fields['cluster_n']}" * (fields["cluster_n"] > 1)
     words = [
         "x".join(str(fields[name]) for name in ("BM", "BN", "BK") if name in fields),
-        f"s{config.stages}",
+        f"s{config.stages}" if "stages" in fields else f"w{config.warps} s{config.unroll}",
         cluster if cluster != "c1" else "",
         f"k{fields['split_k']}" if fields["split_k"] > 1 else "",
         f"u{fields['streamk_units']}" if fields["streamk_units"] else "",

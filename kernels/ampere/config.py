@@ -11,19 +11,14 @@ from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 WARP = 32
-MAX_VECTORS = 4  # rows or columns of a tile of vectors, at most
-ALONG_K = 256  # least elements of K in a step of tiles of vectors with lanes along K
+MAX_VECTORS = 4  # rows or columns of a tile that is computed without tensor cores
+LINES_ALONG_K, LINES_BESIDE = (2, 4, 8), (8, 16, 32, 64)  # by VectorConfig.along_k
+WARPS_ALONG_K, WARPS_BESIDE = (8,), (8, 16)
 
 
 @dataclass(frozen=True)
 class AmpereConfig:
-    """Tile sizes and pipeline depth; all are compile-time constants of a kernel.
-
-    Tiles of up to 4 rows or columns are products of vectors, without tensor cores (vector_gemm.py).
-    Their WM and WN are BM and BN. BK is the depth that all warps read at once. If K is contiguous in
-    the larger operand, BK is 256, read by eight warps. Else BK is 8 in tiles of 32 or 64 lines, 16 in
-    tiles of 16 lines, 32 in tiles of 8 lines, or twice as much with sixteen warps. `stages` is the
-    number of elements of a line that a thread loads at once.
+    """Tile sizes and pipeline depth of the mma.sync kernels; all are compile-time constants.
 
     Attributes
     ----------
@@ -69,7 +64,7 @@ class AmpereConfig:
         sizes = (field.name for field in fields(self) if field.name != "streamk_units")
         if min(getattr(self, name) for name in sizes) < 1 or self.streamk_units < 0:
             raise tc.ArgumentError(f"all fields are 1 or more, streamk_units 0 or more: {self}")
-        if self.stages < 2 and not self.is_of_vectors:
+        if self.stages < 2:
             raise tc.ArgumentError(f"stages is 2 or more: {self}")
         if self.streamk_units and self.split_k > 1:
             raise tc.ArgumentError(f"stream-K divides K itself, without split_k: {self}")
@@ -79,34 +74,7 @@ class AmpereConfig:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        if self.is_of_vectors:
-            return WARP * self.vector_warps
-        return 32 * (self.BM // self.WM) * (self.BN // self.WN)
-
-    @property
-    def is_of_vectors(self) -> bool:
-        """Whether tiles have at most MAX_VECTORS rows or columns: products without tensor cores."""
-        return self.vectors <= MAX_VECTORS
-
-    @property
-    def vectors(self) -> int:
-        """The smaller of BM and BN."""
-        return min(self.BM, self.BN)
-
-    @property
-    def lines(self) -> int:
-        """The larger of BM and BN."""
-        return max(self.BM, self.BN)
-
-    @property
-    def k_per_warp(self) -> int:
-        """Elements of K of a line that a warp reads at once, in tiles of vectors."""
-        return WARP if self.BK >= ALONG_K else WARP // min(self.lines, WARP)
-
-    @property
-    def vector_warps(self) -> int:
-        """Warps that share the K of a tile of vectors."""
-        return self.BK // self.k_per_warp
+        return WARP * (self.BM // self.WM) * (self.BN // self.WN)
 
     def rows_at_once(self, extent: int, k_major: bool, itemsize: int, vec: int) -> int:
         """Rows of a shared tile that the CTA's threads copy at once, one vector each.
@@ -125,6 +93,77 @@ class AmpereConfig:
                 f"choose other tile sizes: {self}"
             )
         return at_once
+
+
+@dataclass(frozen=True)
+class VectorConfig:
+    """Tile of the kernels for few rows or columns, without tensor cores (vector_gemm.py).
+
+    The smaller one of BM and BN is 1, 2 or 4: the tile has that many *vectors*. The larger one is the
+    number of *lines*, which are columns of B, or rows of A. All fields are compile-time constants.
+
+    Attributes
+    ----------
+    BM, BN : int
+        Rows and columns of D that a CTA computes. 2, 4 or 8 lines with `along_k`, else 8, 16, 32 or 64.
+    warps : int
+        Warps of a CTA, which share K: 8, or 16 without `along_k`.
+    unroll : int
+        Elements of each line and vector that a thread loads at once.
+    along_k : bool
+        Neighbouring lanes read neighbouring elements of a line, whose K is contiguous. Otherwise,
+        they read neighbouring lines.
+    group_m : int
+        Rasterisation, see AmpereConfig.
+
+    Examples
+    --------
+    >>> kernels.VectorConfig(BM=1, BN=32, warps=16, along_k=False).chains
+    16
+    """
+
+    BM: int = 1
+    BN: int = 4
+    warps: int = 8
+    unroll: int = 4
+    along_k: bool = True
+    group_m: int = 8
+
+    cluster_m: ClassVar[int] = 1  # for rankings and rasterisation: K has one part, a CTA is alone
+    cluster_n: ClassVar[int] = 1
+    cluster_size: ClassVar[int] = 1
+    split_k: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        lines, warps = (LINES_ALONG_K, WARPS_ALONG_K) if self.along_k else (LINES_BESIDE, WARPS_BESIDE)
+        if self.vectors not in (1, 2, MAX_VECTORS) or self.lines not in lines or self.warps not in warps:
+            raise tc.ArgumentError(
+                f"with along_k={self.along_k}, one of BM and BN is 1, 2 or 4, the other one "
+                f"{', '.join(map(str, lines))}, and warps {' or '.join(map(str, warps))}: {self}"
+            )
+        if self.unroll < 1 or self.group_m < 1:
+            raise tc.ArgumentError(f"unroll and group_m are 1 or more: {self}")
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return WARP * self.warps
+
+    @property
+    def vectors(self) -> int:
+        """The smaller of BM and BN."""
+        return min(self.BM, self.BN)
+
+    @property
+    def lines(self) -> int:
+        """The larger of BM and BN."""
+        return max(self.BM, self.BN)
+
+    @property
+    def chains(self) -> int:
+        """Elements of K of a line that the CTA reads at once, each for a sum of its own."""
+        return self.warps * (WARP if self.along_k else WARP // min(self.lines, WARP))
 
 
 @dataclass(frozen=True)

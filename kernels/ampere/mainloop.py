@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits, VectorConfig
 
 
 def k_range(K, part, config: AmpereConfig):
@@ -22,7 +22,7 @@ def k_range(K, part, config: AmpereConfig):
     return first, min(end, K)
 
 
-def cta_tile(M, N, config: AmpereConfig):
+def cta_tile(M, N, config: AmpereConfig | VectorConfig):
     """First row and column of this CTA's tile of D.
 
     Rasterisation: `group_m` rows of tiles go through the columns together, column by column, so

@@ -6,11 +6,11 @@ would move single elements. *Vectors* are the few rows of A (or columns of B), *
 columns of B (or rows of A).
 
 All warps of a CTA have the same lines, and share K. If K is contiguous in the lines, thread t
-multiplies the elements t, t + BK, t + 2 BK, ... of each line, so neighbouring threads read
+multiplies the elements t, t + chains, t + 2 chains, ... of each line, so neighbouring threads read
 neighbouring elements. If the lines lie side by side, neighbouring lanes read neighbouring lines. A
 warp then reads 4 elements of K at once in tiles of 8 lines, 2 in tiles of 16, and 1 in larger ones.
 
-An element of D is the sum of `config.BK` chains of fused multiply-adds, each in the order of K. The
+An element of D is the sum of `config.chains` chains of fused multiply-adds, each in the order of K. The
 chains of a warp are added in pairs whose lanes are 16 apart, then 8, 4, 2, 1. The sums of the warps
 are added from warp 0 on. An f64 sum that is NaN is the canonical NaN.
 """
@@ -21,7 +21,7 @@ import math
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.config import WARP, AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.config import WARP, AmpereTraits, VectorConfig
 from tensorcore_dsl.kernels.ampere.mainloop import cta_tile
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
@@ -36,7 +36,7 @@ def vector_gemm(
     d: tc.Array,
     alpha: tc.f32,
     beta: tc.f32,
-    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
+    config: tc.Const = VectorConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
     """A is M x K, B is K x N, of f32, f16 or bf16. Grid: one CTA for each tile of D."""
@@ -51,7 +51,7 @@ def f64_vector_gemm(
     d: tc.Array,
     alpha: tc.f64,
     beta: tc.f64,
-    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
+    config: tc.Const = VectorConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
     """A is M x K, B is K x N, of f64. Grid: one CTA for each tile of D."""
@@ -66,7 +66,7 @@ def tf32_vector_gemm(
     d: tc.Array,
     alpha: tc.f32,
     beta: tc.f32,
-    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
+    config: tc.Const = VectorConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
     """A is M x K, B is K x N, of f32, read as tf32. Grid: one CTA for each tile of D."""
@@ -88,7 +88,7 @@ def as_tf32(x):
     return (x.bits(tc.u32) & TF32_BITS).bits(tc.f32)
 
 
-def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, operand):
+def multiply_vectors(a, b, c, d, alpha, beta, config: VectorConfig, traits, operand):
     """Body of all kernels. operand: function that converts an element of A or B."""
     tc.launch_bounds(config.threads)
     if tc.arch_number() >= 90:  # programmatic dependent launch: the previous kernel may still run
@@ -99,12 +99,11 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
         vectors, lines, first = (a, m0), b.T, n0
     else:
         vectors, lines, first = (b.T, n0), a, m0
-    count, width, warps = config.vectors, config.lines, config.vector_warps
+    count, width, warps = config.vectors, config.lines, config.warps
     dtype = sum_type(operand)
     shared = tc.shared((warps, count * width), dtype)  # sums of the warps
     warp_sums = shared[tc.warp_id()]
-    k_major = traits.b_k_major if config.BM < config.BN else traits.a_k_major
-    if k_major:
+    if config.along_k:
         chains_of_k(vectors, lines, first, warp_sums, config, operand)
     else:
         chains_of_lines(vectors, lines, first, warp_sums, config, operand)
@@ -128,7 +127,7 @@ def sum_type(operand):
     return tc.f64 if operand is as_f64 else tc.f32
 
 
-def chains_of_k(vectors, lines, first, warp_sums, config: AmpereConfig, operand):
+def chains_of_k(vectors, lines, first, warp_sums, config: VectorConfig, operand):
     """Store this warp's sums in shared memory, vector by vector; K is contiguous in the lines."""
     limit, K = lines.shape
     k0 = tc.threadIdx.x
@@ -161,7 +160,7 @@ def sum_of_lanes(values):
     return values[0], lanes
 
 
-def chains_of_lines(vectors, lines, first, warp_sums, config: AmpereConfig, operand):
+def chains_of_lines(vectors, lines, first, warp_sums, config: VectorConfig, operand):
     """Store this warp's sums in shared memory; lines lie side by side, one lane each."""
     limit, K = lines.shape
     beside = min(config.lines, WARP)
@@ -182,25 +181,25 @@ def chains_of_lines(vectors, lines, first, warp_sums, config: AmpereConfig, oper
                 warp_sums[r * config.lines + i * beside + column] = total
 
 
-def pointers_of(vectors, k0, config: AmpereConfig):
+def pointers_of(vectors, k0, config: VectorConfig):
     """Pointer to element `k0` of each vector of the tile. Vectors outside the matrix become the last one."""
     matrix, first = vectors
     limit = matrix.shape[0]
     return [matrix.at(min(first + r, limit - 1), k0) for r in range(config.vectors)]
 
 
-def accumulate(line_pointers, vector_pointers, line_step, vector_step, left, config: AmpereConfig, operand):
-    """acc[r][i] = sum of vector r times line i, over every BK-th of the `left` elements of K.
+def accumulate(line_pointers, vector_pointers, line_step, vector_step, left, config: VectorConfig, operand):
+    """acc[r][i] = sum of vector r times line i, over every `chains`-th of the `left` elements of K.
 
-    A thread loads a group of `stages` elements of each while it multiplies the group before.
+    A thread loads a group of `unroll` elements of each while it multiplies the group before.
     """
-    BK, group = config.BK, config.stages
+    chains, group = config.chains, config.unroll
 
     def load(start):
         """Load the elements of a group; zeros beyond the end of K."""
         elements: list[list[Any]] = []
         for u in range(group):
-            k = (start + u) * BK
+            k = (start + u) * chains
             inside = k < left
             elements.append(
                 [(p + k * line_step).load(pred=inside) for p in line_pointers]
@@ -210,7 +209,7 @@ def accumulate(line_pointers, vector_pointers, line_step, vector_step, left, con
 
     acc = [[sum_type(operand)(0) for _ in line_pointers] for _ in vector_pointers]
     loaded = load(0)
-    for step in tc.range((left + (BK * group - 1)) // (BK * group)):
+    for step in tc.range((left + (chains * group - 1)) // (chains * group)):
         later = load((step + 1) * group)
         for raw in loaded:
             elements = [operand(x) for x in raw]  # converted late: nothing waits for the loads of `later`

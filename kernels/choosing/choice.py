@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, target_arch
-from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, VectorConfig
 from tensorcore_dsl.kernels.choosing import menu, tuning_cache
 from tensorcore_dsl.kernels.choosing.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.choosing.features import features
@@ -101,12 +101,13 @@ def _is_feasible(problem: GemmProblem, config: Config) -> bool:
     Sums of parts of K are f32 or s32. Row reductions need rows of tiles, and for f32 a number of
     columns that the kernels for operands of any alignment have, too.
     """
+    if isinstance(config, VectorConfig):
+        return True
     in_f16, reduces = problem.accumulate == tc.f16, bool(problem.row_reductions)
     if isinstance(config, AmpereConfig):
         tile = config.stages * (config.BM + config.BN) * config.BK * problem.dtype.itemsize
         room = min(target_arch().shared_kib * 1024, SMEM_BYTES)
-        fitting = config.is_of_vectors or tile + SMEM_RESERVED <= room
-        return fitting and (config.split_k == 1 or not in_f16)
+        return tile + SMEM_RESERVED <= room and (config.split_k == 1 or not in_f16)
     if config.swap_ab and reduces:
         return False
     if problem.multiplied_as != tc.f32:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.kernels.ampere.config import ALONG_K, MAX_VECTORS, AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, VectorConfig
 from tensorcore_dsl.kernels.choosing.trees import stored
 from tensorcore_dsl.kernels.hopper.config import (
     FRAGMENT_REGISTERS,
@@ -29,7 +29,9 @@ from tensorcore_dsl.kernels.sizes import cdiv
 # Kinds of kernels. WGMMA: all types but f32. PARTS, FRAGMENTS: f32 by wgmma, from parts in memory or
 # from f32 operands. MMA: mma.sync. F64: mma.sync of f64 on Hopper. VECTORS: no tensor cores.
 KINDS = WGMMA, PARTS, FRAGMENTS, MMA, F64, VECTORS = range(6)
-Config = HopperConfig | AmpereConfig
+Config = HopperConfig | AmpereConfig | VectorConfig
+# Name of a table of configurations -> class. Its order is that of the menu.
+CONFIGS: dict[str, type[Config]] = {"hopper": HopperConfig, "ampere": AmpereConfig, "vector": VectorConfig}
 
 MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
 BOX = 64  # columns of a TMA box of MN-major 16-bit elements
@@ -48,7 +50,7 @@ MIN_VECTOR_LINES, MIN_VECTOR_K = 64, 256  # Smaller products fill no tile of vec
 class Menu:
     """Configurations, their kinds and their fields, as arrays.
 
-    Columns besides the fields of the configurations:
+    BK and stages of a VectorConfig are its chains and unroll. There are other columns, too:
 
     boxed, boxed_stages : columns of 16-bit elements in whole boxes, and the stages that then fit
     uneven : consumers have more registers than the producer
@@ -96,20 +98,23 @@ FIELDS = (
     "pingpong",
     "swap_ab",
     "consumers",
+    "along_k",
 )
 
 
 def _columns_of(config: Config) -> dict[str, Any]:
     fields = {name: getattr(config, name, 0) for name in FIELDS}
-    if isinstance(config, AmpereConfig):
+    if isinstance(config, VectorConfig):
+        fields |= {"BK": config.chains, "WM": config.BM, "WN": config.BN, "stages": config.unroll}
+    if not isinstance(config, HopperConfig):
         return fields | {
             "boxed": config.BN,
-            "boxed_stages": config.stages,
+            "boxed_stages": fields["stages"],
             "uneven": False,
             "promotable": False,
             "in_fragments": False,
             "clusters": 0,
-            "resident": resident_ctas(config),
+            "resident": resident_ctas(config) if isinstance(config, AmpereConfig) else 1,
         }
     boxed = cdiv(config.BN, BOX) * BOX
     blocks, registers = config.rows_per_consumer // 64, (config.BN + part_width(config)) // 2
@@ -137,8 +142,7 @@ def config_of(kind: type[Config], row: Sequence[int]) -> Config:
 @lru_cache(maxsize=1)
 def menu() -> Menu:
     """Load all configurations."""
-    of = {"hopper": HopperConfig, "ampere": AmpereConfig}
-    rows = [(of[name], *row) for name in of for row in stored()[name].tolist()]
+    rows = [(kind, *row) for name, kind in CONFIGS.items() for row in stored()[name].tolist()]
     configs = [config_of(kind, values) for kind, _, *values in rows]
     return Menu.of(configs, [number for _, number, *_ in rows])
 
@@ -262,7 +266,7 @@ def _suits_vectors(menu: Menu, shape: ProblemShape) -> Any:
     along_k = shape.b_k_major if shape.M < shape.N else shape.a_k_major
     few = menu.BM if shape.M < shape.N else menu.BN
     tall = (menu.BM < menu.BN) == (shape.M < shape.N)
-    suits = tall & (few == 1 << (vectors - 1).bit_length()) & ((menu.BK >= ALONG_K) == along_k)
+    suits = tall & (few == 1 << (vectors - 1).bit_length()) & (menu.along_k == along_k)
     lines_of_thread = np.where(
         along_k, menu.BM + menu.BN - few, np.maximum((menu.BM + menu.BN - few) // 32, 1)
     )

@@ -7,15 +7,17 @@ The cache is a JSON file in the cache directory (TENSORCORE_DSL_CACHE), which la
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from itertools import chain
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import JsonStore, cuda_driver
-from tensorcore_dsl.kernels.problem.families import FAMILIES, family_of
+from tensorcore_dsl.kernels.problem.families import FAMILIES
 from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
 from tensorcore_dsl.kernels.problem.padding import strided_copy
 
 STORE = JsonStore("gemm-tuning.json")
+CLASSES = {kind.__name__: kind for kind in chain(*FAMILIES.values())}
 
 
 def key(problem: GemmProblem, device: str) -> str:
@@ -51,7 +53,7 @@ def recall(name: str) -> Any:
     """Look up the configuration of a key; None if it is missing, or of another version."""
     try:
         entry = entries()[name]
-        kind, values = FAMILIES[entry["family"]], entry["config"]
+        kind, values = CLASSES[entry["class"]], entry["config"]
     except (KeyError, TypeError):
         return None
     known = {field.name for field in fields(kind)}
@@ -65,7 +67,7 @@ def recall(name: str) -> Any:
 
 def remember(name: str, config: Any, seconds: float) -> None:
     """Store a configuration for this process and, with a cache directory, for later ones."""
-    entry = {"family": family_of(config), "config": asdict(config), "seconds": seconds}
+    entry = {"class": type(config).__name__, "config": asdict(config), "seconds": seconds}
     STORE.remember(name, entry)
 
 

@@ -119,7 +119,7 @@ def gemm(  # noqa: PLR0913
         the options alone.
     family : {"sm80", "sm90"}, optional
         Kernels with mma.sync or without tensor cores, or with wgmma. None: the choice of `plan`.
-    config : AmpereConfig or HopperConfig, optional
+    config : AmpereConfig, VectorConfig or HopperConfig, optional
         The tile and its pipeline. None: the choice of `plan`. Packed weights take a PackedConfig (of
         family "sm80"), a HopperPackedConfig, or a HopperConfig with swap_ab=True.
     stream : stream, optional

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, html_table, target_arch
-from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits, VectorConfig
 from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.choosing.batch_invariance import check_config
 from tensorcore_dsl.kernels.hopper import row_reduction
@@ -27,7 +27,6 @@ from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, bind,
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
-from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
 from tensorcore_dsl.kernels.host.workspace import streamk_workspace
 from tensorcore_dsl.kernels.problem import families, padding
 from tensorcore_dsl.kernels.problem.families import (
@@ -54,7 +53,7 @@ class Plan:
     ----------
     kernel : Kernel
         The kernel.
-    config : AmpereConfig or HopperConfig
+    config : AmpereConfig, VectorConfig or HopperConfig
         Its configuration.
     traits : AmpereTraits or HopperTraits
         Properties of the operands, or of their copies.
@@ -326,11 +325,12 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     )
 
 
-def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
+def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | VectorConfig | None) -> Plan:
     """Plan a kernel without wgmma, by the caller's configuration or the fastest one."""
-    config: AmpereConfig = choice.choose_config(problem, "sm80") if requested is None else requested
+    config: AmpereConfig | VectorConfig
+    config = choice.choose_config(problem, "sm80") if requested is None else requested
     grid = cdiv(problem.M, config.BM) * cdiv(problem.N, config.BN) * config.split_k
-    if config.is_of_vectors:
+    if isinstance(config, VectorConfig):
         return _plan_vectors(problem, config, grid)
     rows, depth = 8 if problem.dtype == tc.f64 else 16, 32 // problem.dtype.itemsize  # of one product
     if config.WM % rows or config.WN % 8 or config.BK % depth:
@@ -365,29 +365,18 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
     return Plan(kernel, config, part_traits, grid, extra, partial_sums=traits, partial_dtype=dtype)
 
 
-def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:
+def _plan_vectors(problem: GemmProblem, config: VectorConfig, grid: int) -> Plan:
     """Plan a kernel without tensor cores."""
     if problem.multiplied_as not in VECTOR_KERNELS:
         raise tc.ArgumentError(
-            f"tiles of up to {MAX_VECTORS} rows or columns are for "
-            f"{', '.join(map(str, VECTOR_KERNELS))}, not for {problem.multiplied_as}: {config}"
+            f"kernels without tensor cores are for {', '.join(map(str, VECTOR_KERNELS))}, "
+            f"not for {problem.multiplied_as}: {config}"
         )
     if problem.accumulate == tc.f16:
-        raise tc.ArgumentError(f"tiles of vectors are summed in f32, not in f16: {config}")
-    k_major = problem.a_k_major, problem.b_k_major
-    along_k = runs_along_k(config.BM, config.BN, k_major)
-    lines, _, warps = TILES_ALONG_K if along_k else TILES_BESIDE
-    warps_of_tile = config.vector_warps if config.vector_warps in warps else warps[0]
-    needed = vector_config(config.BM, config.BN, k_major, warps_of_tile)
-    if config != replace(needed, stages=config.stages, group_m=config.group_m):
-        raise tc.ArgumentError(
-            f"these operands take {needed} for tiles of {config.BM} x {config.BN}, not {config}"
-        )
-    if config.vectors.bit_count() != 1 or config.lines not in lines:
-        raise tc.ArgumentError(
-            f"tiles of vectors have 1, 2 or 4 rows or columns, and with these operands "
-            f"{', '.join(map(str, lines))} elements of each: {config}"
-        )
+        raise tc.ArgumentError(f"kernels without tensor cores sum in f32, not in f16: {config}")
+    k_major = problem.b_k_major if config.BM < config.BN else problem.a_k_major
+    if config.along_k != k_major:
+        raise tc.ArgumentError(f"along_k must be {k_major} for operands with these strides: {config}")
     traits = AmpereTraits(
         a_k_major=problem.a_k_major,
         b_k_major=problem.b_k_major,

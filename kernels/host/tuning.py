@@ -70,7 +70,7 @@ def tune(  # noqa: PLR0913
     out : array, optional
         Overwritten. None: a new array.
     candidates : iterable, optional
-        HopperConfig and AmpereConfig. None: tiles that suit the operands are tried, then
+        HopperConfig, AmpereConfig and VectorConfig. None: tiles that suit the operands are tried, then
         rasterisations of the fastest tiles.
     remember : bool
         Keep the result on disk, for later processes.
@@ -144,7 +144,8 @@ def _configurations(candidates: Any) -> list[Any]:
     )
     if not all(isinstance(config, kinds) for config in configs):
         raise tc.ArgumentError(
-            f"candidates is {brief(candidates)}; they must be kernels.HopperConfig and AmpereConfig"
+            f"candidates is {brief(candidates)}; they must be kernels.HopperConfig, AmpereConfig "
+            f"and VectorConfig"
         )
     return configs
 

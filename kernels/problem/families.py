@@ -1,8 +1,9 @@
 """The two families of kernels, and which problems each of them can run.
 
 "sm80" are the kernels with mma.sync, and those without tensor cores, in kernels/ampere; for f64 on
-Hopper also hopper/f64_gemm.py. Their configuration is an AmpereConfig. "sm90" are the kernels with
-wgmma and TMA in kernels/hopper. Their configuration is a HopperConfig.
+Hopper also hopper/f64_gemm.py. Their configuration is an AmpereConfig, or a VectorConfig without
+tensor cores. "sm90" are the kernels with wgmma and TMA in kernels/hopper. Their configuration is a
+HopperConfig.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import host
 from tensorcore_dsl.host import Description, current_target
 from tensorcore_dsl.kernels.ampere import gemm as ampere
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig, VectorConfig
 from tensorcore_dsl.kernels.ampere.vector_gemm import f64_vector_gemm, tf32_vector_gemm, vector_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
@@ -27,8 +28,8 @@ from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.problem.recording import is_recording
 
-# Name of a family -> class of its configurations.
-FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
+# Name of a family -> classes of its configurations.
+FAMILIES: dict[str, tuple[type, ...]] = {"sm80": (AmpereConfig, VectorConfig), "sm90": (HopperConfig,)}
 # Type in which the elements of A and B are multiplied -> kernel.
 MMA_KERNELS: dict[tc.DType, Any] = {
     tc.f16: ampere.f16_gemm,
@@ -60,7 +61,7 @@ WGMMA_KERNELS: dict[tc.DType, Any] = {
 
 def family_of(config: Any) -> str:
     """Family of a configuration."""
-    return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
+    return next(name for name, kinds in FAMILIES.items() if isinstance(config, kinds))
 
 
 def check_family(family: Any) -> None:
@@ -75,11 +76,11 @@ def requested_family(family: str | None, config: Any) -> str | None:
         check_family(family)
     if config is None:
         return family
-    names = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]
+    names = [name for name, kinds in FAMILIES.items() if isinstance(config, kinds)]
     if not names or family not in (None, *names):
         raise tc.ArgumentError(
-            f"config is {config}; it must be a kernels.AmpereConfig for sm80, or a "
-            f"kernels.HopperConfig for sm90" + (f", and {family} was asked for" if family else "")
+            f"config is {config}; it must be a kernels.AmpereConfig or VectorConfig for sm80, or "
+            f"a kernels.HopperConfig for sm90" + (f", and {family} was asked for" if family else "")
         )
     return names[0]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import TensorCoreArithmetic, target_arch, tensor_core_arithmetic
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig, VectorConfig
 from tensorcore_dsl.kernels.ampere.packed_gemm import CHUNK, PackedConfig, WeightFormat
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.packed_few_rows import HopperPackedConfig
@@ -24,7 +24,7 @@ from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.split_f32 import SLAB
 from tensorcore_dsl.kernels.user_functions import name_of
 
-Config = HopperConfig | AmpereConfig
+Config = HopperConfig | AmpereConfig | VectorConfig
 FUSED_MULTIPLY_ADDS = TensorCoreArithmetic("scalar")  # f32 without tensor cores
 MMA_DEPTHS: dict[tc.DType, int] = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 32, tc.f64: 4}  # K of mma.sync
 
@@ -247,8 +247,8 @@ def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
     """Fields of a Summation that the configuration decides: parts, streamk, row_parts, chains, warps."""
     if not problem.dtype.is_float:  # sums are exact modulo 2^32
         return (0,), (), 0, 0, 0
-    if isinstance(config, AmpereConfig) and config.is_of_vectors:
-        return (0,), (), 0, config.BK, config.vector_warps
+    if isinstance(config, VectorConfig):
+        return (0,), (), 0, config.chains, config.warps
     parts = _parts(config, problem.multiplied_as, problem.K)
     return parts, _streamk(config, problem), _row_parts(config, problem), 0, 0
 

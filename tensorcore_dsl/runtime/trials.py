@@ -28,7 +28,7 @@ class Trial:
 
     Attributes
     ----------
-    config : Config, HopperConfig or AmpereConfig
+    config : Config, HopperConfig, AmpereConfig or VectorConfig
         What was measured.
     seconds : float
         Of a launch; infinite if it could not run.

@@ -18,7 +18,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, VectorConfig
 from tensorcore_dsl.kernels.host.launch import _cached as cached_launches
 from tensorcore_dsl.kernels.host.plan import Plan
 
@@ -429,14 +429,15 @@ def configurations(choice: str) -> list[Any]:
     words = [word.partition("=") for word in choice.split() if "=" in word]
     options = {name: ast.literal_eval(value) for name, _, value in words if name in _OF_CONFIGS}
     found = []
-    for kind in (HopperConfig, AmpereConfig):
+    for kind in _CLASSES:
         if options.keys() <= {field.name for field in fields(kind)}:
             with suppress(tc.ArgumentError):
                 found.append(kind(**options))
     return found
 
 
-_OF_CONFIGS = {field.name for kind in (HopperConfig, AmpereConfig) for field in fields(kind)}
+_CLASSES = HopperConfig, AmpereConfig, VectorConfig
+_OF_CONFIGS = {field.name for kind in _CLASSES for field in fields(kind)}
 
 
 def _text(plan: Plan) -> str:
