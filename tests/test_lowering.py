@@ -345,6 +345,53 @@ def test_a_procedure_that_returns_early():
         assert out.tolist() == [x + 1, x, x]
 
 
+class Point(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_uint16), ("weights", ctypes.c_float * 3)]
+
+
+class Cloud(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_int64),
+        ("points", ctypes.POINTER(Point)),
+        ("numbers", ctypes.POINTER(ctypes.c_uint32)),
+    ]
+
+
+def count_up(cloud: Any, several: Any, at: int) -> int:
+    point = cloud.points[at]
+    point.x, point.weights[2] = cloud.number, 0.5
+    cloud.number += 1
+    several[1].numbers[at] += point.x
+    return int(several[1].numbers[at])
+
+
+def test_objects_of_ctypes():
+    """Compiled code reads and writes fields, items of arrays, and items behind pointers, as Python does."""
+    results = []
+    for function in (count_up, compiled(count_up)):
+        points, numbers = (Point * 4)(), (ctypes.c_uint32 * 4)(10, 20, 30, 40)
+        several = (Cloud * 2)(Cloud(7, points, numbers), Cloud(8, points, numbers))
+        sums = [function(several[0], several, at) for at in (1, 3, 1)]
+        everything = [(point.x, *point.weights) for point in points]
+        results.append((sums, everything, several[0].number, list(numbers)))
+    assert results[0] == results[1]
+    assert results[1][0] == [27, 48, 36]
+    assert results[1][2] == 10
+
+
+def test_structures_of_other_layout_get_code_of_their_own():
+    @compiled
+    def second(x: Any) -> int:
+        return x.b
+
+    wide, narrow = (
+        type("Pair", (ctypes.Structure,), {"_fields_": [("a", kind), ("b", kind)]})(1, 2)
+        for kind in (ctypes.c_int64, ctypes.c_int8)
+    )
+    assert (second(wide), second(narrow)) == (2, 2)
+    assert len(second.forms) == 2
+
+
 # -- arguments -----------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
-"""Memory in compiled loops: words at host addresses, elements and views of arrays."""
+"""Memory in compiled loops: words at host addresses, parts of arrays and of objects of ctypes."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,11 +22,14 @@ from tensorcore_dsl.lowering.values import (
     WORD,
     Array,
     ArrayKind,
+    CObject,
+    CObjectKind,
     Kind,
     Number,
     Record,
     RecordKind,
     cast,
+    is_simple,
     llvm_type,
     llvm_types,
     of_parts,
@@ -105,6 +109,31 @@ def view(builder: ir.IRBuilder, array: Array, items: Sequence[Any]) -> Array:
     stays_contiguous = not any(isinstance(item, slice) for item in items[:-1])
     kind = ArrayKind(array.type.dtype, len(left), array.type.contiguous and stays_contiguous)
     return Array(kind, address, tuple(n for n, _ in left), tuple(s for _, s in left))
+
+
+def field(builder: ir.IRBuilder, owner: CObject, name: str) -> Array | CObject:
+    """Return a field of a structure; a number is an array without axes."""
+    ctype = owner.type.ctype
+    offset = ir.Constant(WORD, getattr(ctype, name).offset)
+    kinds = {field: kind for field, kind, *_ in ctype._fields_}
+    return located(builder.gep(owner.address, [offset]), kinds[name])
+
+
+def item(builder: ir.IRBuilder, owner: CObject, index: Any) -> Array | CObject:
+    """Return an item of an array, or behind a pointer; a number is an array without axes."""
+    ctype, start = owner.type.ctype, owner.address
+    if issubclass(ctype, ctypes._Pointer):
+        start = builder.load(builder.bitcast(start, POINTER.as_pointer()), align=1)
+    size = ir.Constant(WORD, ctypes.sizeof(ctype._type_))
+    offset = builder.mul(cast(builder, COUNT, index).value, size)
+    return located(builder.gep(start, [offset]), ctype._type_)
+
+
+def located(address: ir.Value, ctype: type[Any]) -> Array | CObject:
+    """Return the object of a ctypes type at a pointer; a number is an array without axes."""
+    if is_simple(ctype):
+        return Array(ArrayKind(np.dtype(ctype), 0, contiguous=True), address, (), ())
+    return CObject(CObjectKind(ctype), address)
 
 
 def _least(builder: ir.IRBuilder, x: Any, limit: ir.Value) -> ir.Value:

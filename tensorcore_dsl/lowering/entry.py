@@ -1,8 +1,8 @@
 """Entry points for Python: read arguments, run compiled code without the GIL, pack the result.
 
 Objects are read in memory as CPython and NumPy lay them out: PyObject ends with its type, then come
-the fields of PyTupleObject and of PyArrayObject (numpy/ndarraytypes.h). The entry point returns
-NotImplemented for arguments of other kinds than the compiled ones.
+the fields of PyTupleObject, of PyArrayObject (numpy/ndarraytypes.h) and of CDataObject (ctypes.h). The
+entry point returns NotImplemented for arguments of other kinds than the compiled ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite import ir
 
 from tensorcore_dsl.lowering import values
-from tensorcore_dsl.lowering.values import COUNT, POINTER, WORD, ArrayKind, Number, RecordKind
+from tensorcore_dsl.lowering.values import COUNT, POINTER, WORD, ArrayKind, CObjectKind, Number, RecordKind
 
 POINTERS = POINTER.as_pointer()
 INT = ir.IntType(32)
@@ -24,6 +24,7 @@ TYPE = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)
 ITEMS = tuple.__basicsize__  # offset of a tuple's items
 _AT = object.__basicsize__
 DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = _AT, _AT + 8, _AT + 16, _AT + 24, _AT + 40, _AT + 48
+C_DATA = _AT  # offset of the address of an object of ctypes
 CONTIGUOUS = 1  # NPY_ARRAY_C_CONTIGUOUS, a bit of the flags
 
 # The functions of CPython that the code calls: result and parameters.
@@ -53,6 +54,8 @@ def kind_of(x: Any) -> Any:
             return ArrayKind(dtype, x.ndim, x.flags.c_contiguous)
     elif isinstance(x, tuple) and hasattr(x, "_fields"):
         return RecordKind(type(x), tuple(map(kind_of, x)))
+    elif isinstance(x, (ctypes.Structure, ctypes.Array, ctypes._Pointer)):
+        return CObjectKind(type(x))
     elif isinstance(x, values.KNOWN):
         return values.number(x).type
     kind = getattr(x, "dtype", type(x).__name__)
@@ -65,6 +68,8 @@ def canonical(kind: Any, x: Any) -> Any:
         return np.asarray(x).view(kind.dtype)
     if isinstance(kind, RecordKind):
         return x._make(map(canonical, kind.kinds, x))
+    if isinstance(kind, CObjectKind):
+        return x
     if kind.kind == "f":
         return float(x)
     if kind == values.BOOLEAN:
@@ -76,7 +81,8 @@ def objects(kinds: Sequence[Any]) -> tuple[Any, ...]:
     """Return the objects that the code compares with and returns. Its entry point gets them as a tuple."""
     by_identity: dict[int, Any] = {id(x): x for x in (NotImplemented, None, np.ndarray)}
     for kind in _all(kinds):
-        used = kind.dtype if isinstance(kind, ArrayKind) else getattr(kind, "named", None)
+        used = getattr(kind, "named", None) or getattr(kind, "ctype", None)
+        used = kind.dtype if isinstance(kind, ArrayKind) else used
         by_identity.setdefault(id(used), used)
     return tuple(by_identity.values())
 
@@ -95,6 +101,8 @@ def words_of(kind: Any, x: Any) -> list[int]:
     if isinstance(kind, ArrayKind):
         strides = () if kind.contiguous else x.strides
         return [x.__array_interface__["data"][0], *x.shape, *strides]
+    if isinstance(kind, CObjectKind):
+        return [ctypes.addressof(x)]
     assert kind.kind != "f"
     return [int(x)]
 
@@ -179,6 +187,9 @@ class Entry:
             fields = [self.field(x, ITEMS + 8 * i) for i in range(len(kind.kinds))]
             parts = [self.read(*pair) for pair in zip(kind.kinds, fields)]
             return [part for field in parts for part in field]
+        if isinstance(kind, CObjectKind):
+            self.same(self.field(x, TYPE), kind.ctype)
+            return [self.field(x, C_DATA)]
         return [self.number(kind, x)]
 
     def array(self, kind: ArrayKind, x: ir.Value) -> list[ir.Value]:

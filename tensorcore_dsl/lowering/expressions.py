@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from tensorcore_dsl.lowering import arrays, values
 from tensorcore_dsl.lowering.numeric import CASTS, NUMERIC
-from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, WORD, Array, Kind, Number, Record
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, WORD, Array, CObject, Kind, Number, Record
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -34,7 +34,7 @@ class Variable:
 
 
 class Expressions:
-    """Evaluates expressions to numbers, arrays, records, or constants of Python.
+    """Evaluates expressions to numbers, arrays, objects of ctypes, records, or constants of Python.
 
     Attributes
     ----------
@@ -75,6 +75,8 @@ class Expressions:
         owner = self.visit(node.value)
         if isinstance(owner, Record):
             return owner.fields[owner.type.named._fields.index(node.attr)]
+        if isinstance(owner, CObject):
+            return self.loaded(arrays.field(self.builder, owner, node.attr))
         if not isinstance(owner, Array):
             return getattr(owner, node.attr)
         if node.attr == "shape":
@@ -90,15 +92,32 @@ class Expressions:
 
     def _subscript(self, node: ast.Subscript) -> Any:
         owner = self.visit(node.value)
-        if not isinstance(owner, Array):
+        if not isinstance(owner, (Array, CObject)):
             return owner[self.visit(node.slice)]
-        part = self.part(node)
-        return part if part.shape else arrays.element(self.builder, part)
+        return self.loaded(self.item(owner, node))
 
-    def part(self, node: ast.Subscript) -> Array:
+    def item(self, owner: Array | CObject, node: ast.Subscript) -> Array | CObject:
         items = self.visit(node.slice)
-        indices = items if isinstance(items, tuple) else (items,)
-        return arrays.view(self.builder, self.visit(node.value), indices)
+        if isinstance(owner, CObject):
+            return arrays.item(self.builder, owner, items)
+        return arrays.view(self.builder, owner, items if isinstance(items, tuple) else (items,))
+
+    def loaded(self, part: Array | CObject) -> Any:
+        """Load a part of an array or object if it is a number."""
+        if isinstance(part, CObject) or part.shape:
+            return part
+        return arrays.element(self.builder, part)
+
+    def target(self, node: ast.expr) -> Array:
+        """Return the memory of an attribute or subscript that is assigned to."""
+        assert isinstance(node, (ast.Attribute, ast.Subscript))
+        owner = self.visit(node.value)
+        if isinstance(node, ast.Attribute):
+            part = arrays.field(self.builder, owner, node.attr)
+        else:
+            part = self.item(owner, node)
+        assert isinstance(part, Array)
+        return part
 
     def _slice(self, node: ast.Slice) -> slice:
         bounds = (None if x is None else self.visit(x) for x in (node.lower, node.upper))

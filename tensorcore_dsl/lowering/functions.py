@@ -5,7 +5,8 @@ types of parameters and result. A function with result `Any` is inlined at each 
 arguments stay constants.
 
 These functions may contain: numbers, truth values, arrays (elements, views, `.size`, `.shape`, `.any()`,
-`.ctypes.data` of contiguous ones; values are stored to elements and views), named tuples of all these,
+`.ctypes.data` of contiguous ones; values are stored to elements and views), structures, pointers and arrays
+of ctypes (fields and items), named tuples of all these,
 `np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, `abs`, casts such as
 `np.uint32(x)`, functions of `numeric`, `for` over `range` and over tuples, `while`, `if`,
 and calls of functions of this kind.

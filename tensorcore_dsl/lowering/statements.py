@@ -80,8 +80,7 @@ class Body(Expressions):
             old = self.visit(ast.Name(node.target.id, ast.Load()))
             self.assign(node.target.id, self.operate(function, old, self.visit(node.value)))
             return
-        assert isinstance(node.target, ast.Subscript)
-        target = self.part(node.target)
+        target = self.target(node.target)
         old = arrays.element(self.builder, target)
         arrays.fill(self.builder, target, self.operate(function, old, self.visit(node.value)))
 
@@ -92,8 +91,7 @@ class Body(Expressions):
         elif isinstance(target, ast.Name):
             self.assign(target.id, value)
         else:
-            assert isinstance(target, ast.Subscript)
-            arrays.fill(self.builder, self.part(target), value)
+            arrays.fill(self.builder, self.target(target), value)
 
     def assign(self, name: str, value: Any) -> None:
         """Assign to a local name. A number goes to a variable of the first value's type.

@@ -1,6 +1,6 @@
-"""Values in compiled loops: numbers, arrays and records of both, as LLVM sees them.
+"""Values in compiled loops: numbers, arrays, objects of ctypes, and records, as LLVM sees them.
 
-A kind is the type of a value: a dtype of NumPy for a number, `ArrayKind` or `RecordKind`.
+A kind is the type of a value: a dtype of NumPy for a number, `ArrayKind`, `RecordKind` or `CObjectKind`.
 Operations on integers give 64 bits, signed if one operand is signed. If one operand is floating-point, the
 other is converted; the result has 64 bits unless both have 32. A constant is a Python number or a NumPy
 scalar.
@@ -8,6 +8,8 @@ scalar.
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +48,31 @@ class RecordKind:
 
     def __str__(self) -> str:
         return f"{self.named.__name__}({','.join(map(str, self.kinds))})"
+
+
+@dataclass(frozen=True)
+class CObjectKind:
+    """A structure, pointer or array type of ctypes."""
+
+    ctype: type[Any]
+
+    def __str__(self) -> str:
+        layout = hashlib.sha256(_layout(self.ctype).encode()).hexdigest()
+        return f"{self.ctype.__name__}:{layout[:16]}"
+
+
+def _layout(ctype: type[Any]) -> str:
+    """Return a text that differs for types of different layout."""
+    if issubclass(ctype, ctypes.Structure):
+        fields = (f"{name}:{_layout(kind)}" for name, kind, *_ in ctype._fields_)
+        return f"{ctype.__name__}({','.join(fields)})"
+    element = "" if is_simple(ctype) else _layout(ctype._type_)
+    return f"{ctype.__name__}:{element}"
+
+
+def is_simple(ctype: type[Any]) -> bool:
+    """True for the numbers of ctypes."""
+    return issubclass(ctype, ctypes._SimpleCData)
 
 
 @dataclass(frozen=True)
@@ -92,6 +119,18 @@ class Record:
         return [part for field in self.fields for part in field.parts]
 
 
+@dataclass(frozen=True)
+class CObject:
+    """A structure, pointer or array of ctypes at an address."""
+
+    type: CObjectKind
+    address: ir.Value
+
+    @property
+    def parts(self) -> list[ir.Value]:
+        return [self.address]
+
+
 def record(named: type[Any], fields: Sequence[Any]) -> Record:
     """The named tuple of some values."""
     made = tuple(number(x) if isinstance(x, KNOWN) else x for x in fields)
@@ -108,6 +147,8 @@ def of_parts(builder: ir.IRBuilder, kind: Kind, parts: Iterator[ir.Value]) -> An
         return Array(kind, address, shape, tuple(next(parts) for _ in range(kind.ndim)))
     if isinstance(kind, RecordKind):
         return Record(kind, tuple(of_parts(builder, field, parts) for field in kind.kinds))
+    if isinstance(kind, CObjectKind):
+        return CObject(kind, next(parts))
     return Number(kind, next(parts))
 
 
@@ -136,6 +177,8 @@ def llvm_types(kind: Kind) -> list[ir.Type]:
         return [POINTER, *[WORD] * (kind.ndim * (1 if kind.contiguous else 2))]
     if isinstance(kind, RecordKind):
         return [part for field in kind.kinds for part in llvm_types(field)]
+    if isinstance(kind, CObjectKind):
+        return [POINTER]
     return [llvm_type(kind)]
 
 

@@ -12,7 +12,7 @@ from tensorcore_dsl.lowering import compiled as compiled
 from tensorcore_dsl.lowering import compiled_once as compiled_once
 from tensorcore_dsl.lowering import inlined as inlined
 from tensorcore_dsl.lowering.arrays import at_address, load, pointer, record_at, store
-from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, WORD, Number, cast
 
 
 def _peek(kind: Any) -> Any:
@@ -78,6 +78,14 @@ def _call(builder: Any, function: Any, *numbers: Any) -> None:
 
 
 call: Any = _call
+
+
+@primitive
+def address_of(builder: Any, pointer: Any, index: Any) -> Number:
+    """The real address of an item of an array of ctypes, or behind a pointer."""
+    return Number(COUNT, builder.ptrtoint(arrays.item(builder, pointer, index).address, WORD))
+
+
 array_at: Any = primitive(at_address)  # of an address, a shape and a dtype
 named_at: Any = primitive(record_at)  # of an address and a kind
 

@@ -6,6 +6,7 @@ Addresses and values of its 32 lanes lie side by side. All functions return 0, o
 
 from __future__ import annotations
 
+from ctypes import POINTER
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -24,18 +25,14 @@ from tensorcore_dsl.interpreter.memory.accesses import (
 )
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CHECK,
-    EARLIER,
-    END,
-    FOUNDS,
     GLOBAL,
-    ITEMS,
     LOAD,
-    LOGGED,
-    NEXT,
     NOTE,
     OWN,
-    SINCE,
     STORE,
+    Area,
+    Book,
+    areas_at,
     has_nodes,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
@@ -49,7 +46,7 @@ from tensorcore_dsl.interpreter.sanitizer.word_accesses import (
 )
 from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
 from tensorcore_dsl.lowering.entry import words_of
-from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, ArrayKind, RecordKind
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, ArrayKind, CObjectKind, RecordKind
 
 EVERY_LANE = 0xFFFFFFFF
 
@@ -65,8 +62,12 @@ class Memories(NamedTuple):
         Arrays of shared memory.
     group, peers : int
         Threads of a CTA, and CTAs of a cluster.
-    book, own_areas, global_areas : array
-        Those of the detector of races; empty without one.
+    book : Book
+        Of the detector of races; zeros without one.
+    areas : array
+        By memory, the pointer to its areas.
+    counts : array
+        By memory, the number of its areas.
     witness, show : int
         Addresses of the functions that see what code of regions cannot judge, and all accesses. 0 for
         none.
@@ -77,8 +78,8 @@ class Memories(NamedTuple):
     group: int
     peers: int
     book: Any
-    own_areas: Any
-    global_areas: Any
+    areas: Any
+    counts: Any
     witness: int
     show: int
 
@@ -93,16 +94,18 @@ _SHARED = RecordKind(
     shadow.Shared,
     (_BYTES, _BYTES, _BYTES, BOOLEAN, _array(np.uint32, 2), _array(np.uint16, 2), _EPOCHS, _EPOCHS),
 )
-KIND = RecordKind(Memories, (_ROWS, _SHARED, COUNT, COUNT, _NUMBERS, _ROWS, _ROWS, COUNT, COUNT))
+_AREAS = POINTER(Area) * 3
+_OF_RACES = CObjectKind(Book), CObjectKind(_AREAS), _NUMBERS
+KIND = RecordKind(Memories, (_ROWS, _SHARED, COUNT, COUNT, *_OF_RACES, COUNT, COUNT))
 
 
 def record(ctx: Any, witness: int) -> tuple[np.ndarray, Memories]:
     """The words of the memories of a chunk, and the memories, which must outlive them."""
     detector, shown = ctx.sanitizer.detector, cast(Any, show)
-    none = np.empty(0, np.int64)
-    of_races = (none, none[:, None], none[:, None])
+    of_races = Book(), _AREAS(), np.zeros(3, np.int64)
     if detector is not None:
-        of_races = (detector.book, detector.areas[OWN], detector.areas[GLOBAL])
+        areas = [detector.areas[memory] for memory in range(3)]
+        of_races = detector.book, _AREAS(*map(areas_at, areas)), np.array([*map(len, areas)], np.int64)
     peers, seen = (0, 0) if detector is None else (detector.peers, shown.address())
     shared = ctx.shared.storage.arrays
     memories = Memories(ctx.globals.table, shared, ctx.group, peers, *of_races, witness, seen)
@@ -173,20 +176,16 @@ def _is_quiet(
     """
     memories = native.named_at(memory, KIND)
     book = memories.book
-    if book[NEXT] >= book[END] or (which == GLOBAL and book[EARLIER] != 0):
+    if book.next >= book.end or (which == GLOBAL and book.earlier != 0):
         return False
-    at, count = memories.own_areas.ctypes.data, memories.own_areas.shape[0]
-    if which == GLOBAL:
-        at, count = memories.global_areas.ctypes.data, memories.global_areas.shape[0]
-    areas = native.array_at(at, (count, ITEMS), np.int64)
-    kind = STORE if stores else LOAD
-    where = Where(which, areas, memories.table, memories.peers, memories.group)
-    book[SINCE] = ALWAYS
+    kind, areas, count = STORE if stores else LOAD, memories.areas[which], memories.counts[which]
+    where = Where(which, areas, count, memories.table, memories.peers, memories.group)
+    book.since = ALWAYS
     if which == OWN:
         if not stores and logs_load(book, where, step, addresses, lanes, first, size):
             return True
         note_loads(book, where)
-    if not has_nodes(book) or (which == OWN and book[LOGGED] != 0):
+    if not has_nodes(book) or (which == OWN and book.logged != 0):
         return False
     words, at = np.empty(32, np.uint64), addresses
     if not wide:
@@ -201,9 +200,9 @@ def _is_quiet(
     quiet, todo = True, CHECK if stores else CHECK | NOTE
     while quiet and todo != 0:
         conflict = touch_warp(book, where, kind, todo, serial, at, lanes, first, size)
-        quiet = conflict == 0 and book[FOUNDS] == 0
+        quiet = conflict == 0 and book.conflict_count == 0
         todo = CHECK | NOTE if todo == CHECK else 0
-    book[FOUNDS] = 0
+    book.conflict_count = 0
     return quiet
 
 

@@ -28,6 +28,7 @@ of strong instructions (atomics, volatile, relaxed and stronger) of one size are
 
 from __future__ import annotations
 
+from ctypes import POINTER, Structure, c_int64, c_uint8, c_uint32
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,49 +60,98 @@ CHECK, NOTE = 1, 2  # what to do with an access
 # or a read that no path with a fence of proxies connects with it. ASK is added where the other
 # access was made by another cluster, so that only messages tell.
 WROTE, READ, TOGETHER, UNFENCED_WRITE, UNFENCED_READ, ASK = 1, 2, 3, 4, 5, 8
-WHAT, THREAD, OFFSET, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
-POINTER_WRITES, POINTER_READS, POINTER_LINES, SHIFT, LIMIT, ORIGIN, ITEMS = range(
-    7
-)  # items of a memory's area: pointers to its codes, and its bounds
-
-# The *book* is what compiled functions see of the history: one array of int64, which holds numbers
-# and the real addresses of arrays. Its items:
-(
-    NEXT,  # the next serial number
-    END,  # the end of the page of serial numbers
-    WHO,  # address of uint32 by serial number: step << WARP_BITS | warp
-    OWNER,  # address of uint32 by page: the chunk that has it
-    NODES,  # address of (n, 3) uint32: serial number, lanes (0: asynchronous), code of the rest
-    NEXT_NODE,  # the next free node
-    END_NODE,  # the end of the nodes that the chunk may take
-    MEMORY,  # address of (MEMO,) uint32: nodes by hash
-    STRONG,  # address of uint8 by step: 0 (weak), or bytes of a scalar | ATOMIC | scope << SIZE_BITS
-    CHUNK,  # the number of the chunk
-    WARPS,  # warps of a cluster
-    COUPLED,  # 1 if clusters may wait for each other
-    FOUND,  # address of (ROOM, COLUMNS) int64: the conflicts
-    FOUNDS,  # rows of FOUND in use
-    KNOWN,  # address of `vector_clocks.Rows.known`
-    ROW_BYTES,  # bytes of a row of KNOWN
-    VECTOR_BYTES,  # bytes of a vector of KNOWN
-    FLOOR,  # address of `vector_clocks.Rows.floor`
-    ROW_OF,  # address of `vector_clocks.Rows.row_of`
-    CTA_WARPS,  # warps of a CTA
-    SINCE,  # writes with greater serial numbers are always in conflict
-    EARLIER,  # not 0 while accesses to global memory may meet those of earlier launches
-    DEVICES,  # devices whose clusters take turns
-    LOG,  # address of uint32 rows: each a load of a warp from shared memory
-    LOGGED,  # rows of LOG in use
-    NOTED,  # rows of LOG, from the first on, that the history has
-    LENGTH,  # items of the book
-) = range(27)
-ROOM = 4096
-# Columns of the log. COUNT: 1 if all lanes have the first address, else 32.
-LOG_SERIAL, LOG_LANES, LOG_SIZE, LOG_COUNT, LOG_ADDRESSES = range(5)
-LOG_COLUMNS, LOG_ROOM = LOG_ADDRESSES + 32, 1 << 16
+ROOM = 4096  # conflicts
+LOG_ROOM = 1 << 16  # logged loads
 SIZE_BITS, ATOMIC = 6, 1 << 5
 NON_COHERENT = 255  # the strength of loads through the non-coherent cache
 CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE, SYSTEM_SCOPE = range(4)
+
+
+class Area(Structure):
+    """Where the codes of a memory lie, and its bounds."""
+
+    _fields_ = [
+        ("writes", c_int64),  # address of uint32 by granule
+        ("reads", c_int64),  # address of uint32 by granule
+        ("lines", c_int64),  # address of 2 uint32 by line: writes, reads
+        ("shift", c_int64),  # log2 of the bytes of a granule
+        ("limit", c_int64),  # bytes
+        ("origin", c_int64),  # offset in the area of the first byte of an allocation
+    ]
+
+
+class Node(Structure):
+    """An access of a chain."""
+
+    _fields_ = [
+        ("serial", c_uint32),
+        ("lanes", c_uint32),  # 0: asynchronous
+        ("rest", c_uint32),  # code of the accesses behind it
+    ]
+
+
+class Conflict(Structure):
+    """An access of a thread in conflict with an earlier one."""
+
+    _fields_ = [
+        ("what", c_int64),  # WROTE, READ, ...
+        ("thread", c_int64),
+        ("offset", c_int64),  # bytes in the area
+        ("serial", c_int64),  # of the earlier access
+        ("lanes", c_int64),  # of the earlier access
+    ]
+
+
+class LoggedLoad(Structure):
+    """A load of a warp from shared memory that the granules do not have yet."""
+
+    _fields_ = [
+        ("serial", c_uint32),
+        ("lanes", c_uint32),
+        ("size", c_uint32),  # bytes of a lane
+        ("count", c_uint32),  # 1 if all lanes have the first address, else 32
+        ("addresses", c_uint32 * 32),
+    ]
+
+
+class Book(Structure):
+    """The history as compiled functions see it."""
+
+    _fields_ = [
+        ("next", c_int64),  # the next serial number
+        ("end", c_int64),  # the end of the page of serial numbers
+        ("since", c_int64),  # writes with greater serial numbers are always in conflict
+        ("who", POINTER(c_uint32)),  # by serial number: step << WARP_BITS | warp
+        ("owner", POINTER(c_uint32)),  # by page: the chunk that has it
+        ("strong", POINTER(c_uint8)),  # by step: 0 (weak), or bytes of a scalar | ATOMIC | scope << SIZE_BITS
+        ("nodes", POINTER(Node)),
+        ("next_node", c_int64),  # the next free node
+        ("end_node", c_int64),  # the end of the nodes that the chunk may take
+        ("memo", POINTER(c_uint32)),  # MEMO nodes by hash
+        ("conflicts", POINTER(Conflict)),
+        ("conflict_count", c_int64),
+        ("log", POINTER(LoggedLoad)),
+        ("logged", c_int64),  # loads in the log
+        ("noted", c_int64),  # loads of the log, from the first on, that the granules have
+        # The clocks: see `vector_clocks.Rows`.
+        ("known", c_int64),  # address
+        ("row_bytes", c_int64),  # of `known`
+        ("vector_bytes", c_int64),  # of `known`
+        ("floor", POINTER(c_uint32)),
+        ("row_of", POINTER(c_int64)),
+        # The launch.
+        ("chunk", c_int64),  # the number of the chunk
+        ("warps", c_int64),  # of a cluster
+        ("cta_warps", c_int64),  # of a CTA
+        ("devices", c_int64),  # their clusters take turns
+        ("coupled", c_int64),  # 1 if clusters may wait for each other
+        ("earlier", c_int64),  # not 0 while accesses to global memory may meet those of earlier launches
+    ]
+
+
+# The structures as NumPy sees them.
+AREA, CONFLICT, LOGGED_LOAD = map(np.dtype, (Area, Conflict, LoggedLoad))
+_POINTERS: dict[str, Any] = {name: kind for name, kind, *_ in Book._fields_}
 
 
 class StoreEquality(NamedTuple):
@@ -149,30 +199,33 @@ class Actor(NamedTuple):
     whole: bool
 
 
+def areas_at(areas: np.ndarray) -> Any:
+    """The pointer to an array of `Area` that compiled functions take."""
+    return areas.ctypes.data_as(POINTER(Area))
+
+
+def point(book: Book, **arrays: np.ndarray) -> None:
+    """Let pointers of the book point to arrays, which must outlive it."""
+    for name, array in arrays.items():
+        setattr(book, name, array.ctypes.data_as(_POINTERS[name]))
+
+
 @inlined
 def _who(book: Any, serial: int) -> int:
-    who: int = int(peek32(book[WHO] + 4 * serial))
-    return who
+    return int(book.who[serial])
 
 
 @inlined
 def _ours(book: Any, serial: int) -> bool:
     """True if an access was made in this chunk."""
-    ours: bool = int(peek32(book[OWNER] + 4 * (serial >> PAGE_BITS))) == book[CHUNK]
+    ours: bool = int(book.owner[serial >> PAGE_BITS]) == book.chunk
     return ours
 
 
 @inlined
 def _known(book: Any, vector: int, row: int, column: int) -> int:
-    at = book[KNOWN] + vector * book[VECTOR_BYTES] + row * book[ROW_BYTES] + 4 * column
-    known: int = int(peek32(at))
-    return known
-
-
-@inlined
-def _node(book: Any, node: int, item: int) -> int:
-    value: int = int(peek32(book[NODES] + 12 * node + 4 * item))
-    return value
+    at = book.known + vector * book.vector_bytes + row * book.row_bytes + 4 * column
+    return int(peek32(at))
 
 
 @compiled
@@ -184,7 +237,7 @@ def order_of(book: Any, by: Any, serial: int, lanes: int, vector: int) -> int:
     """
     order, before = int(_order_for(book, by, by.row, serial, lanes, vector)), by.row
     for warp in range(1, 4 if by.whole else 1):
-        row = int(peek64(book[ROW_OF] + 8 * (by.thread + 32 * warp)))
+        row = int(book.row_of[by.thread + 32 * warp])
         if order == 1 and row != before:
             order = int(_order_for(book, by, row, serial, lanes, vector))
         before = row
@@ -195,13 +248,13 @@ def order_of(book: Any, by: Any, serial: int, lanes: int, vector: int) -> int:
 def _order_for(book: Any, by: Any, row: int, serial: int, lanes: int, vector: int) -> int:
     """`order_of` for threads that know a row of the clocks."""
     thread = by.thread
-    if by.local and lanes != 0 and vector == 0 and serial <= int(peek32(book[FLOOR] + 4 * row)):
+    if by.local and lanes != 0 and vector == 0 and serial <= int(book.floor[row]):
         return 1
     if not by.local and not _ours(book, serial):
-        return 2 if book[COUPLED] else 0
-    warp, warps = _who(book, serial) & WARP_MASK, book[WARPS]
+        return 2 if book.coupled else 0
+    warp, warps = _who(book, serial) & WARP_MASK, book.warps
     if warp // warps != thread // 32 // warps:
-        return 2 if book[COUPLED] else 0
+        return 2 if book.coupled else 0
     if lanes == 0:
         return 1 if _known(book, 0, row, _who(book, serial + 1)) >= serial else 0
     alone = by.mine if warp == thread // 32 else 0
@@ -218,15 +271,12 @@ def _order_for(book: Any, by: Any, row: int, serial: int, lanes: int, vector: in
 
 @compiled
 def report(book: Any, what: int, thread: int, offset: int, serial: int, lanes: int) -> None:
-    """Add a row to `found`, while there is room."""
-    if book[FOUNDS] < ROOM:
-        at = book[FOUND] + 8 * COLUMNS * book[FOUNDS]
-        poke64(at, np.uint64(what))
-        poke64(at + 8 * THREAD, np.uint64(thread))
-        poke64(at + 8 * OFFSET, np.uint64(offset))
-        poke64(at + 8 * SERIAL, np.uint64(serial))
-        poke64(at + 8 * LANES, np.uint64(lanes))
-        book[FOUNDS] += 1
+    """Add a conflict, while there is room."""
+    if book.conflict_count < ROOM:
+        conflict = book.conflicts[book.conflict_count]
+        conflict.what, conflict.thread, conflict.offset = what, thread, offset
+        conflict.serial, conflict.lanes = serial, lanes
+        book.conflict_count += 1
 
 
 @inlined
@@ -234,7 +284,8 @@ def first_of(book: Any, code: int) -> tuple[int, int, int]:
     """The first access of a code: its serial number and lanes, and the code of the rest."""
     kind, serial = code & KIND, code >> LANE_BITS
     if kind == CHAIN:
-        return _node(book, serial, 0), _node(book, serial, 1), _node(book, serial, 2)
+        node = book.nodes[serial]
+        return int(node.serial), int(node.lanes), int(node.rest)
     lanes = FULL if kind == ALL else 0 if kind == ASYNC else 1 << (kind & 31)
     return serial, lanes, 0
 
@@ -243,23 +294,23 @@ def first_of(book: Any, code: int) -> tuple[int, int, int]:
 def compatible(book: Any, by: Any, serial: int) -> bool:
     """True if both accesses are strong, of one size, with scopes that include each other."""
     who = _who(book, serial)
-    earlier = int(peek8(book[STRONG] + (who >> WARP_BITS)))
+    earlier = int(book.strong[who >> WARP_BITS])
     if by.strong == 0 or (by.strong ^ earlier) & (ATOMIC - 1):
         return False
     scope = min(by.strong, earlier) >> SIZE_BITS
     warp, here = who & WARP_MASK, by.thread // 32
-    if (warp // book[WARPS] - here // book[WARPS]) % book[DEVICES] != 0:
+    if (warp // book.warps - here // book.warps) % book.devices != 0:
         return bool(scope == SYSTEM_SCOPE)
     if not _ours(book, serial):
         return bool(scope >= GPU_SCOPE)
-    if warp // book[CTA_WARPS] == here // book[CTA_WARPS]:
+    if warp // book.cta_warps == here // book.cta_warps:
         return True
-    return bool(scope >= (CLUSTER_SCOPE if warp // book[WARPS] == here // book[WARPS] else GPU_SCOPE))
+    return bool(scope >= (CLUSTER_SCOPE if warp // book.warps == here // book.warps else GPU_SCOPE))
 
 
 @compiled
 def examine(book: Any, by: Any, code: int, what: int, offset: int, vector: int, reads: int) -> int:
-    """Check an access against a code; 1 when something is in conflict, which `found` names.
+    """Check an access against a code; 1 when something is in conflict, which `book.conflicts` names.
 
     vector: what must know of accesses through the generic proxy. reads: the code of the reads of the
     granule.
@@ -275,8 +326,8 @@ def examine(book: Any, by: Any, code: int, what: int, offset: int, vector: int, 
             return 1
         order = order_of(book, by, serial, lanes, 0)
         step = _who(book, serial) >> WARP_BITS
-        nc = what == READ and int(peek8(book[STRONG] + step)) == NON_COHERENT
-        if serial > book[SINCE] or nc:
+        nc = what == READ and int(book.strong[step]) == NON_COHERENT
+        if serial > book.since or nc:
             report(book, what, thread, offset, serial, lanes)
             return 1
         if order != 1:
@@ -296,7 +347,7 @@ def examine(book: Any, by: Any, code: int, what: int, offset: int, vector: int, 
 @compiled
 def _observed(book: Any, by: Any, serial: int, step: int, reads: int) -> bool:
     """True if a read that happened before this access observed the last write, a strong one."""
-    if int(peek8(book[STRONG] + step)) == 0:
+    if int(book.strong[step]) == 0:
         return False
     while reads != 0:
         kind = reads & KIND
@@ -316,12 +367,12 @@ def prepend(book: Any, serial: int, lanes: int, rest: int) -> Any:
     """The code of a chain: an access in front of `rest`."""
     if rest != 0 or (lanes & (lanes - 1) != 0 and lanes != FULL):
         key = (serial * 0x9E3779B1 ^ lanes * 0x85EBCA6B ^ rest * 0xC2B2AE35) >> 7 & (MEMO - 1)
-        node = int(peek32(book[MEMORY] + 4 * key))
-        same = node != 0 and _node(book, node, 0) == serial and _node(book, node, 1) == lanes
-        if same and _node(book, node, 2) == rest:
-            return node << LANE_BITS | CHAIN
-        if book[NEXT_NODE] < book[END_NODE]:
-            poke32(book[MEMORY] + 4 * key, np.uint32(book[NEXT_NODE]))
+        number = int(book.memo[key])
+        node = book.nodes[number]
+        if number != 0 and node.serial == serial and node.lanes == lanes and node.rest == rest:
+            return number << LANE_BITS | CHAIN
+        if book.next_node < book.end_node:
+            book.memo[key] = book.next_node
             return linked(book, serial, lanes, rest)
         lanes = lanes & -lanes  # no room: only one of the accesses is kept
     if lanes == 0:
@@ -334,7 +385,7 @@ def prepend(book: Any, serial: int, lanes: int, rest: int) -> Any:
 @inlined
 def has_nodes(book: Any) -> bool:
     """True if there are nodes for the accesses of a warp, or no more to be had."""
-    enough: bool = book[NEXT_NODE] + NODES_OF_A_WARP <= book[END_NODE] or book[END_NODE] == NODE_ROOM
+    enough: bool = book.next_node + NODES_OF_A_WARP <= book.end_node or book.end_node == NODE_ROOM
     return enough
 
 
@@ -347,19 +398,17 @@ def joins_chain(book: Any, code: int, serial: int) -> bool:
     others cost time, but change no result.
     """
     often: bool = serial * 0x9E3779B1 >> 20 & SELDOM != 0
-    return often and code & KIND == CHAIN and book[NEXT_NODE] < book[END_NODE]
+    return often and code & KIND == CHAIN and book.next_node < book.end_node
 
 
 @inlined
 def linked(book: Any, serial: int, lanes: int, rest: int) -> int:
     """The code of a new node, for which there must be room."""
-    node = book[NEXT_NODE]
-    book[NEXT_NODE] += 1
-    at = book[NODES] + 12 * node
-    poke32(at, np.uint32(serial))
-    poke32(at + 4, np.uint32(lanes))
-    poke32(at + 8, np.uint32(rest))
-    code: int = node << LANE_BITS | CHAIN
+    number = book.next_node
+    book.next_node += 1
+    node = book.nodes[number]
+    node.serial, node.lanes, node.rest = serial, lanes, rest
+    code: int = number << LANE_BITS | CHAIN
     return code
 
 
@@ -390,24 +439,20 @@ def added(book: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
             newest = False
             continue
         order = order_of(book, by, old, there, 0)
-        weak = int(peek8(book[STRONG] + (_who(book, old) >> WARP_BITS))) == 0
-        if (
-            by.strong
-            and weak
-            and not (by.local and there != 0 and old <= int(peek32(book[FLOOR] + 4 * by.row)))
-        ):
+        weak = int(book.strong[_who(book, old) >> WARP_BITS]) == 0
+        if by.strong and weak and not (by.local and there != 0 and old <= int(book.floor[by.row])):
             order = 2
         elif observes and newest:
             order = 1
         newest = False
-        if order == 0 and not by.local and book[COUPLED] == 0 and _elsewhere(book, old, by.thread):
+        if order == 0 and not by.local and book.coupled == 0 and _elsewhere(book, old, by.thread):
             return old << LANE_BITS | MANY
         if order != 1:
             kept = prepend(book, old, there, kept)
     return prepend(book, serial, lanes, kept)
 
 
-def entries(book: np.ndarray, code: int) -> list[tuple[int, int]]:
+def entries(book: Book, code: int) -> list[tuple[int, int]]:
     """The serial numbers and lanes of the accesses of a code."""
     found = []
     while code:
@@ -428,16 +473,16 @@ def _elsewhere(book: Any, serial: int, thread: int) -> bool:
     if not _ours(book, serial):
         return True
     warp = _who(book, serial) & WARP_MASK
-    different: bool = warp // book[WARPS] != thread // 32 // book[WARPS]
+    different: bool = warp // book.warps != thread // 32 // book.warps
     return different
 
 
 @inlined
 def code_of(area: Any, granule: int, item: int) -> int:
     """The code of a granule: of its writes (item 0) or reads (1)."""
-    code = int(peek32(area[POINTER_LINES] + 8 * (granule >> LINE_BITS) + 4 * item))
+    code = int(peek32(area.lines + 8 * (granule >> LINE_BITS) + 4 * item))
     if code == APART:
-        code = int(peek32(area[POINTER_WRITES + item] + 4 * granule))
+        code = int(peek32((area.reads if item else area.writes) + 4 * granule))
     elif code & KIND >= ROW:
         code = _of_row(code, granule & 31)
     return code
@@ -455,8 +500,9 @@ def _of_row(code: int, granule: int) -> int:
 
 
 @compiled
-def look_up(area: Any, item: int, granules: Any, codes: Any) -> None:
-    """Set the `codes` of granules: of their writes (item 0) or reads (1)."""
+def look_up(areas: Any, memory: int, item: int, granules: Any, codes: Any) -> None:
+    """Set the `codes` of granules of a memory: of their writes (item 0) or reads (1)."""
+    area = areas[memory]
     for i in range(granules.size):
         codes[i] = code_of(area, granules[i], item)
 
@@ -465,10 +511,10 @@ def look_up(area: Any, item: int, granules: Any, codes: Any) -> None:
 def open_lines(area: Any, first: int, last: int) -> None:
     """Give the granules from `first` to `last` codes of their own."""
     for line in range(first >> LINE_BITS, (last >> LINE_BITS) + 1):
-        at = area[POINTER_LINES] + 8 * line
+        at = area.lines + 8 * line
         if int(peek64(at)) != APART << 32 | APART:
-            _open_line(at, area[POINTER_WRITES] + 128 * line)
-            _open_line(at + 4, area[POINTER_READS] + 128 * line)
+            _open_line(at, area.writes + 128 * line)
+            _open_line(at + 4, area.reads + 128 * line)
 
 
 @compiled
@@ -497,13 +543,13 @@ def touch(
 ) -> int:
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
-    area: (ITEMS,). lanes: 0 for an asynchronous operation. vector: not
+    area: an `Area`. lanes: 0 for an asynchronous operation. vector: not
     ORDER if accesses through the generic proxy must have been fenced: writes before any access,
     reads before a write.
     """
-    stores, found = kind in (STORE, STRONG_STORE), book[FOUNDS]
+    stores, found = kind in (STORE, STRONG_STORE), book.conflict_count
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
-    granule, writes, reads, lines = first, area[POINTER_WRITES], area[POINTER_READS], area[POINTER_LINES]
+    granule, writes, reads, lines = first, area.writes, area.reads, area.lines
     while granule <= last:
         line = lines + 8 * (granule >> LINE_BITS)
         at, at_reads, count = line, line + 4, 32
@@ -514,7 +560,7 @@ def touch(
         wrote = int(peek32(at))
         read = int(peek32(at_reads))
         if wrote != seen_writes or (read != seen_reads and stores):
-            offset = granule << area[SHIFT]
+            offset = granule << area.shift
             if todo & CHECK:
                 if wrote != 0 and examine(book, by, wrote, WROTE, offset, vector, read):
                     return 1
@@ -535,7 +581,7 @@ def touch(
         seen_writes, seen_reads = wrote, read
         # Lanes whose order must be asked for are checked again, and noted if they are in order. The second
         # check must not meet their reads: a read that has seen a write counts as ordered behind it.
-        if todo & NOTE and (lanes == 0 or book[FOUNDS] == found):
+        if todo & NOTE and (lanes == 0 or book.conflict_count == found):
             if stores:
                 poke32(at, np.uint32(new_writes))
             poke32(at_reads, np.uint32(new_reads))
@@ -591,19 +637,19 @@ def touch_spans(
 ) -> int:
     """Check and note asynchronous operations from number `first` on; the number behind the last one.
 
-    It stops behind a conflict, and where `found` or the nodes run short. strong, local, whole: see
-    `Actor`. todo, vector: see `touch`. areas: (memories, ITEMS). which: (n,), the memory of each.
+    It stops behind a conflict, and where room for conflicts or the nodes run short. strong, local, whole: see
+    `Actor`. todo, vector: see `touch`. areas: pointer to each `Area`. which: (n,), the memory of each.
     """
     at, count = first, operations.serials.size
-    while at < count and (at == first or (book[FOUNDS] < ROOM // 2 and has_nodes(book))):
+    while at < count and (at == first or (book.conflict_count < ROOM // 2 and has_nodes(book))):
         thread, area = operations.threads[at], areas[which[at]]
         mine = 0 if whole else 1 << thread % 32
-        by = Actor(mine, thread, int(peek64(book[ROW_OF] + 8 * thread)), strong, local, whole)
-        serial, bounds, shift = operations.serials[at], spans.bounds[spans.rows[at]], area[SHIFT]
+        by = Actor(mine, thread, int(book.row_of[thread]), strong, local, whole)
+        serial, bounds, shift = operations.serials[at], spans.bounds[spans.rows[at]], area.shift
         at += 1
         for span in range(bounds.shape[0]):
             low = max(bounds[span, 0] * spans.unit, 0)
-            high = min(bounds[span, 1] * spans.unit, area[LIMIT])
+            high = min(bounds[span, 1] * spans.unit, area.limit)
             if low < high and touch(
                 book, by, kind, todo, area, low >> shift, high - 1 >> shift, serial, 0, vector
             ):
@@ -617,5 +663,5 @@ def mark(book: Any, mask: Any, step: int) -> None:
     for first in range(0, mask.size, 32):
         if mask[first : first + 32].any():
             who = step << WARP_BITS | first // 32
-            poke32(book[WHO] + 4 * book[NEXT], np.uint32(who))
-            book[NEXT] += 1
+            book.who[book.next] = who
+            book.next += 1

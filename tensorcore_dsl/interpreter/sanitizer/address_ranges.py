@@ -26,7 +26,7 @@ class Codes:
     granules
         (2, memories, granules), whose lines say which of them hold anything.
     areas
-        (memories, ITEMS), where all these are.
+        (memories,), an `access_history.Area` each: where all these are.
     """
 
     def __init__(self, count: int, size: int, shift: int) -> None:
@@ -34,15 +34,15 @@ class Codes:
         lines = (-(-size >> shift) >> history.LINE_BITS) + 1
         self.lines = memory_pool.zeros((count, lines, 2), np.uint32)
         self.granules = memory_pool.empty((2, count, lines << history.LINE_BITS), np.uint32)
-        self.areas = np.zeros((count, history.ITEMS), np.int64)
-        for item, codes in enumerate((*self.granules, self.lines)):
-            self.areas[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(count)
-        self.areas[:, history.SHIFT], self.areas[:, history.LIMIT] = shift, size
+        self.areas = np.zeros(count, history.AREA)
+        for name, codes in zip(("writes", "reads", "lines"), (*self.granules, self.lines), strict=True):
+            self.areas[name] = codes.ctypes.data + codes.strides[0] * np.arange(count)
+        self.areas["shift"], self.areas["limit"] = shift, size
 
     def codes(self, granules: np.ndarray, item: int, memory: int = 0) -> np.ndarray:
         """The codes of granules of a memory: of writes (item 0) or reads (1)."""
         codes = np.empty(len(granules), np.int64)
-        history.look_up(self.areas[memory], item, np.asarray(granules, np.int64), codes)
+        history.look_up(history.areas_at(self.areas), memory, item, np.asarray(granules, np.int64), codes)
         return codes
 
     def clear(self) -> None:

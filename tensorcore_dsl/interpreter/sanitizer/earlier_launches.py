@@ -35,7 +35,7 @@ class ClockedDetector(RunningDetector, Protocol):
     chunk: Chunk
     clocks: VectorClocks
     table: np.ndarray
-    book: np.ndarray
+    book: history.Book
     width: int
     early: EarlierLaunches
 
@@ -64,7 +64,7 @@ class EarlierLaunches:
         self.ignorant = np.zeros(1, np.int64)
         self.over = not races.launch.earlier
         if not self.over:
-            races.book[history.EARLIER] = 1
+            races.book.earlier = 1
             first = np.arange(0, races.chunk.geometry.ctas, races.peers)
             races.columns_of("waited", first, first)  # the first column behind those of threads
 
@@ -93,7 +93,7 @@ class EarlierLaunches:
 
     def end(self) -> None:
         """Look no more."""
-        self.over, self.races.book[history.EARLIER] = True, 0
+        self.over, self.races.book.earlier = True, 0
 
     def _know(self, threads: np.ndarray) -> np.ndarray:
         """Find the threads that know that the launch in front has ended."""

@@ -120,8 +120,8 @@ class Footprint:
     ) -> Iterator[tuple[int, int, int, bool]]:
         """The position, serial number and lanes of accesses that are not compatible and not known,
         and whether only a fence of proxies is missing."""
-        book = np.zeros(history.LENGTH, np.int64)  # what reads chains of accesses
-        book[history.NODES] = self.nodes.ctypes.data
+        book = history.Book()  # what reads chains of accesses
+        history.point(book, nodes=self.nodes)
         for code in np.unique(codes[codes != 0]).tolist():
             many = code & history.KIND == history.MANY
             for serial, lanes in history.entries(book, code):

@@ -87,11 +87,11 @@ class HappensBefore:
         """The last serial number."""
         raise NotImplementedError
 
-    def _prepare(self, count: int) -> np.ndarray:
+    def _prepare(self, count: int) -> history.Book:
         """The book for compiled functions, with room for `count` serial numbers and without a log."""
         raise NotImplementedError
 
-    def _reserve(self, count: int) -> np.ndarray:
+    def _reserve(self, count: int) -> history.Book:
         """The book, with room for `count` serial numbers and some nodes."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class HappensBefore:
         alone = self.peers == 1 and len(self.clocks.rows.known) == 1
         if alone and not self.chunk.exits:
             book = self._reserve(0)
-            book[history.LOGGED] = book[history.NOTED] = 0
+            book.logged = book.noted = 0
         keys = np.where(self.chunk.alive, 0, -1)
         self.mark(self.chunk.mask)
         self.clocks.meet(keys, self.chunk.group, self.now)

@@ -59,7 +59,7 @@ class RaceFinding:
     Attributes
     ----------
     what, offset, serial, lanes : int
-        A row of `access_history.found`.
+        The fields of an `access_history.Conflict`.
     base : int
         The CTA of the chunk whose shared memory it is, or the real address that `offset` of global memory
         counts from.
@@ -206,8 +206,7 @@ class RaceFinding:
     def _bytes(self) -> str:
         """The bytes, and the element that they are of."""
         races = self.races
-        shift = history.SHIFT
-        size = 1 << int(races.areas[history.GLOBAL if self._is_global else history.OWN][0][shift])
+        size = 1 << int(races.areas[history.GLOBAL if self._is_global else history.OWN][0]["shift"])
         if self._is_global:
             return str(races.launch.element(self.base + self.offset, size))
         text = f"shared bytes {self.offset:#x} to {self.offset + size - 1:#x}"

@@ -108,13 +108,14 @@ class Races(HappensBefore):
         self.codes, self.life = Codes(ctas, storage.size, shift), Codes(ctas, LIFE, 2)
         self.tiles = SharedTiles(program.kernel.tiles)
         self.swizzles = Swizzles(chunk, storage, shift) if program.kernel.mixed_swizzles else None
-        self.found = np.empty((history.ROOM, history.COLUMNS), np.int64)
+        self.conflicts = np.empty(history.ROOM, history.CONFLICT)
         self.memo = np.zeros(history.MEMO, np.uint32)
-        self.log = memory_pool.empty((history.LOG_ROOM, history.LOG_COLUMNS), np.uint32)
+        self.log = memory_pool.empty(history.LOG_ROOM, history.LOGGED_LOAD)
         self.book = self._book(width)
         self.early = EarlierLaunches(self)
         self.areas = {history.OWN: self.codes.areas, history.GLOBAL: self._arrays()}
         self.areas[history.CLUSTER] = self.areas[history.OWN]
+        self.where = {memory: self._where(memory, areas) for memory, areas in self.areas.items()}
         self.first_cluster = geometry.first // self.peers
         for device, known in enumerate(launch.earlier_known):
             self.clocks.start(device, known)
@@ -124,63 +125,56 @@ class Races(HappensBefore):
 
     # -- serial numbers ---------------------------------------------------------------------------
 
-    def _book(self, width: int) -> np.ndarray:
-        launch, book = self.launch, np.zeros(history.LENGTH, np.int64)
-        for item, array in (
-            (history.WHO, launch.who),
-            (history.OWNER, launch.owner),
-            (history.NODES, launch.nodes),
-            (history.MEMORY, self.memo),
-            (history.STRONG, launch.strong),
-            (history.FOUND, self.found),
-            (history.ROW_OF, self.clocks.rows.row_of),
-            (history.LOG, self.log),
-        ):
-            book[item] = array.ctypes.data
-        book[history.CHUNK], book[history.COUPLED] = self.number, launch.coupled
-        book[history.DEVICES] = launch.devices
-        book[history.WARPS], book[history.CTA_WARPS] = width // WARP, self.chunk.group // WARP
+    def _book(self, width: int) -> history.Book:
+        launch, book = self.launch, history.Book()
+        history.point(book, who=launch.who, owner=launch.owner, nodes=launch.nodes, strong=launch.strong)
+        history.point(book, memo=self.memo, conflicts=self.conflicts, log=self.log)
+        history.point(book, row_of=self.clocks.rows.row_of)
+        book.chunk, book.coupled = self.number, launch.coupled
+        book.devices = launch.devices
+        book.warps, book.cta_warps = width // WARP, self.chunk.group // WARP
         return book
 
     def _arrays(self) -> np.ndarray:
-        rows = np.zeros((len(self.table), history.ITEMS), np.int64)
-        for row, (_, size, real, _, _) in zip(rows, self.table, strict=True):
+        areas = np.zeros(len(self.table), history.AREA)
+        for which, (_, size, real, _, _) in enumerate(self.table):
             stretch = self.launch.range_of(int(real)) if size else None
             if stretch is not None:
-                row[:] = stretch.areas[0]
-                row[history.ORIGIN] = int(real) - stretch.low
-        return rows
+                areas[which] = stretch.areas[0]
+                areas[which]["origin"] = int(real) - stretch.low
+        return areas
 
-    def _prepare(self, count: int) -> np.ndarray:
+    def _prepare(self, count: int) -> history.Book:
         """The book for compiled functions, with room for `count` serial numbers and without a log."""
         book = self._reserve(count)
-        while book[history.LOGGED]:
-            note_loads(book, self._where(history.OWN))
+        while book.logged:
+            note_loads(book, self.where[history.OWN])
             self._reserve(0)
-        book[history.FOUNDS] = 0
+        book.conflict_count = 0
         return book
 
-    def _where(self, memory: int) -> Where:
-        return Where(memory, self.areas[memory], self.table, self.peers, self.chunk.group)
+    def _where(self, memory: int, areas: np.ndarray) -> Where:
+        table, peers, group = self.table, self.peers, self.chunk.group
+        return Where(memory, history.areas_at(areas), len(areas), table, peers, group)
 
-    def _reserve(self, count: int) -> np.ndarray:
+    def _reserve(self, count: int) -> history.Book:
         """The book, with room for `count` serial numbers and some nodes."""
         book, launch = self.book, self.launch
-        while self.turn != launch.turn or book[history.NEXT] + count > book[history.END]:
+        while self.turn != launch.turn or book.next + count > book.end:
             if self.turn != launch.turn:
                 self._forget()
             stretch = launch.pages_for(self.number, max(count, PAGE))
-            book[history.NEXT], book[history.END] = stretch
+            book.next, book.end = stretch
         rows = self.clocks.rows
-        if book[history.NEXT_NODE] + 4096 > book[history.END_NODE]:
-            book[history.NEXT_NODE], book[history.END_NODE] = launch.nodes_for()
+        if book.next_node + 4096 > book.end_node:
+            book.next_node, book.end_node = launch.nodes_for()
         if rows is not self.booked:
             self.booked = rows
-            book[history.KNOWN] = rows.known.ctypes.data
-            book[history.ROW_BYTES] = 4 * rows.known.shape[2]
-            book[history.VECTOR_BYTES] = 4 * rows.known.shape[1] * rows.known.shape[2]
-            book[history.FLOOR] = rows.floor.ctypes.data
-        book[history.SINCE] = ALWAYS
+            book.known = rows.known.ctypes.data
+            book.row_bytes = 4 * rows.known.shape[2]
+            book.vector_bytes = 4 * rows.known.shape[1] * rows.known.shape[2]
+            history.point(book, floor=rows.floor)
+        book.since = ALWAYS
         return book
 
     def _forget(self) -> None:
@@ -194,7 +188,8 @@ class Races(HappensBefore):
         self.inits.clear()
         self.fenced_inits.clear()
         self.awaited.clear()
-        self.book[[history.NEXT_NODE, history.END_NODE, history.LOGGED, history.NOTED]] = 0
+        book = self.book
+        book.next_node = book.end_node = book.logged = book.noted = 0
 
     def warp_of(self, serial: int) -> int:
         """The warp of an access, in its chunk."""
@@ -203,7 +198,7 @@ class Races(HappensBefore):
     @property
     def now(self) -> int:
         """The last serial number that was given."""
-        return max(int(self.book[history.NEXT]) - 1, 0)
+        return max(int(self.book.next) - 1, 0)
 
     # -- accesses ---------------------------------------------------------------------------------
 
@@ -237,14 +232,14 @@ class Races(HappensBefore):
             early = self.early.words(verb == "store", addresses, mask, size, at)
             if early is not None:
                 return early.tell
-        start = int(self.book[history.NEXT])
+        start = int(self.book.next)
 
         def touch(todo: int, mask: np.ndarray, since: int = ALWAYS) -> bool:
             with self.launch.access if memory == history.GLOBAL else nullcontext():
                 book = self._prepare(self.chunk.threads // WARP + 2)
-                book[history.SINCE] = since
-                touch_words(book, self._where(memory), kind, todo, at, addresses, mask, size)
-            return bool(book[history.FOUNDS])
+                book.since = since
+                touch_words(book, self.where[memory], kind, todo, at, addresses, mask, size)
+            return bool(book.conflict_count)
 
         def judge() -> race_report.RaceFinding | None:
             return self._judge(memory, kind, at, equality, origin_of, start, since)
@@ -277,7 +272,7 @@ class Races(HappensBefore):
         """The CTA of the chunk, or the real address, from which offsets of an access count."""
         if memory == history.GLOBAL:
             which = (address >> 40) - 1
-            origin = int(self.areas[memory][which][history.ORIGIN])
+            origin = int(self.areas[memory][which]["origin"])
             return int(self.table[which][2]) - origin
         cta, rank = thread // self.chunk.group, address >> CLUSTER_SHIFT
         remote = memory == history.CLUSTER and rank > 0
@@ -294,15 +289,15 @@ class Races(HappensBefore):
         since: int = ALWAYS,
         vector: int = ORDER,
     ) -> race_report.RaceFinding | None:
-        """The first row of `found` that is a race; the step began with serial number `start`.
+        """The first conflict that is a race; the step began with serial number `start`.
 
         origin_of: by thread, where offsets count from, and the threads that access the same bytes.
         vector: what must know of accesses through the generic proxy.
         """
         mild = None
-        found = self.found[: int(self.book[history.FOUNDS])]
-        for row in found[~self._known_abroad(found, vector)].tolist():
-            what, thread, at, serial, lanes, *_ = row
+        conflicts = self.conflicts[: self.book.conflict_count]
+        for conflict in conflicts[~self._known_abroad(conflicts, vector)].tolist():
+            what, thread, at, serial, lanes = conflict
             what &= ~history.ASK
             if serial in self.inits:
                 lanes = 1 << self.inits[serial] % WARP
@@ -326,23 +321,23 @@ class Races(HappensBefore):
             mild = mild or finding
         return mild
 
-    def _known_abroad(self, found: np.ndarray, vector: int) -> np.ndarray:
-        """Find the rows of `found` of accesses by other clusters that their threads know of.
+    def _known_abroad(self, conflicts: np.ndarray, vector: int) -> np.ndarray:
+        """Find the conflicts with accesses by other clusters that their threads know of.
 
-        Rows of accesses that only lack a fence of proxies become UNFENCED_WRITE or UNFENCED_READ.
+        Conflicts that only lack a fence of proxies become UNFENCED_WRITE or UNFENCED_READ.
         """
-        known = np.zeros(len(found), np.bool_)
-        asked = np.flatnonzero(found[:, history.WHAT] & history.ASK)
+        known = np.zeros(len(conflicts), np.bool_)
+        asked = np.flatnonzero(conflicts["what"] & history.ASK)
         if not len(asked):
             return known
         launch, rows, width = self.launch, self.clocks.rows, self.clocks.width
-        thread, serial = found[asked, history.THREAD], found[asked, history.SERIAL]
+        thread, serial = conflicts["thread"][asked], conflicts["serial"][asked]
         owner = launch.owner[serial // PAGE]
         firsts = np.array([0 if races is None else races.first_cluster for races in launch.chunks])
         first = (launch.who[serial] & history.WARP_MASK).astype(np.int64) * WARP
         cluster = firsts[owner] + first // width
         sets = rows.foreign[rows.row_of[thread]]
-        lanes = found[asked, history.LANES]
+        lanes = conflicts["lanes"][asked]
         alone = lanes == 0  # an asynchronous operation
         columns = (first % width)[:, None] + np.arange(WARP)
         columns[alone] = launch.who[serial[alone] + 1][:, None]
@@ -359,10 +354,10 @@ class Races(HappensBefore):
             knows = ((knows & (where < vectors.shape[1])) | ~matter[here]).all(axis=2)
             fenced = knows[vector] | alone[here]
             known[rows_here] = knows[ORDER] & fenced
-            wrote = found[rows_here, history.WHAT] == history.WROTE | history.ASK
+            wrote = conflicts["what"][rows_here] == history.WROTE | history.ASK
             unfenced = np.where(wrote, history.UNFENCED_WRITE, history.UNFENCED_READ)
             lacking = knows[ORDER] & ~fenced
-            found[rows_here[lacking], history.WHAT] = unfenced[lacking]
+            conflicts["what"][rows_here[lacking]] = unfenced[lacking]
         return known
 
     def counter_goal(self, thread: int) -> int | None:
@@ -374,9 +369,10 @@ class Races(HappensBefore):
         """Who wrote last at a virtual address of global memory, each with the line."""
         which = (address >> 40) - 1
         area = self.areas[history.GLOBAL][which]
-        offset = address - int(self.table[which][0]) + int(area[history.ORIGIN])
+        offset = address - int(self.table[which][0]) + int(area["origin"])
         code = np.empty(1, np.int64)
-        history.look_up(area, 0, np.array([offset >> int(area[history.SHIFT])]), code)
+        granule = np.array([offset >> int(area["shift"])])
+        history.look_up(history.areas_at(self.areas[history.GLOBAL]), which, 0, granule, code)
         found: dict[str, None] = {}
         for serial, _ in history.entries(self.book, int(code[0])):
             names = self.launch.chunks[int(self.launch.owner[serial // PAGE])].names
@@ -388,10 +384,10 @@ class Races(HappensBefore):
     def operations(self, threads: np.ndarray, columns: np.ndarray) -> Operations:
         """Asynchronous operations that `threads` issue, which end in these columns of the clocks."""
         book, who = self._prepare(2 * len(threads)), self.launch.who
-        self.drawn, serials = self.turn, int(book[history.NEXT]) + 2 * np.arange(len(threads))
+        self.drawn, serials = self.turn, int(book.next) + 2 * np.arange(len(threads))
         who[serials] = self.chunk.at_step << history.WARP_BITS | threads // WARP
         who[serials + 1] = columns
-        book[history.NEXT] += 2 * len(threads)
+        book.next += 2 * len(threads)
         self.early.issued(threads, columns)
         return Operations(threads, serials)
 
@@ -475,8 +471,10 @@ class Races(HappensBefore):
                 if self.drawn != self.turn:  # another chunk has used up all numbers since
                     return None
                 how = kind, history.CHECK * check | history.NOTE, strong, local, whole, vector
-                done = history.touch_spans(book, *how, operations, spans, areas, which, done)
-            if book[history.FOUNDS]:
+                done = history.touch_spans(
+                    book, *how, operations, spans, history.areas_at(areas), which, done
+                )
+            if book.conflict_count:
                 origin, step = (low + int(which[done - 1]), None), self.chunk.at_step
                 finding = self._judge(memory, kind, step, None, lambda _: origin, vector=vector)  # noqa: B023
                 if finding is not None:
@@ -510,7 +508,7 @@ class Races(HappensBefore):
         others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
         ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)
-        where = Where(history.CLUSTER, self.life.areas, self.table, self.peers, self.chunk.group)
+        where = self._where(history.CLUSTER, self.life.areas)
         book, at = self._prepare(self.chunk.threads // WARP + 2), self.chunk.at_step
         touch_words(book, where, history.LOAD, history.NOTE, at, ranks, others, LIFE)
 

@@ -12,74 +12,12 @@ from tensorcore_dsl.interpreter.core.native import (
     compiled_once,
     inlined,
     lowest_bit,
-    peek8,
     peek32,
     peek64,
     poke32,
     poke64,
 )
-from tensorcore_dsl.interpreter.sanitizer.access_history import (
-    ALL,
-    APART,
-    ASYNC,
-    ATOMIC,
-    CHECK,
-    CHUNK,
-    CLUSTER,
-    FLOOR,
-    FULL,
-    GLOBAL,
-    KIND,
-    KNOWN,
-    LANE_BITS,
-    LIMIT,
-    LINE_BITS,
-    LOAD,
-    LOG,
-    LOG_ADDRESSES,
-    LOG_COLUMNS,
-    LOG_COUNT,
-    LOG_LANES,
-    LOG_ROOM,
-    LOG_SIZE,
-    LOGGED,
-    MANY,
-    NEXT,
-    NON_COHERENT,
-    NOTE,
-    NOTED,
-    ORIGIN,
-    OWNER,
-    PAGE_BITS,
-    POINTER_LINES,
-    POINTER_READS,
-    POINTER_WRITES,
-    ROW,
-    ROW_BYTES,
-    ROW_OF,
-    SHIFT,
-    SINCE,
-    STORE,
-    STRONG,
-    TOGETHER,
-    WARP_BITS,
-    WARP_MASK,
-    WARPS,
-    WHO,
-    Actor,
-    added,
-    code_of,
-    compatible,
-    first_of,
-    has_nodes,
-    joins_chain,
-    linked,
-    open_lines,
-    order_of,
-    prepend,
-    report,
-    touch,
-)
+from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 
@@ -90,8 +28,10 @@ class Where(NamedTuple):
     ----------
     memory : int
         OWN, CLUSTER or GLOBAL.
-    areas : array
-        (CTAs or allocations, ITEMS): where their codes are.
+    areas : pointer
+        To the `Area` of each CTA or allocation.
+    length : int
+        CTAs or allocations.
     table : array
         The allocations.
     peers, group : int
@@ -100,6 +40,7 @@ class Where(NamedTuple):
 
     memory: int
     areas: Any
+    length: int
     table: Any
     peers: int
     group: int
@@ -120,7 +61,7 @@ def touch_words(
         for lane in range(32):
             lanes |= int(active[first + lane]) << lane
         serial = new_serial(book, step, first)
-        if todo & CHECK and touches_row(book, where, kind, todo, serial, at, lanes, first, size):
+        if todo & history.CHECK and touches_row(book, where, kind, todo, serial, at, lanes, first, size):
             continue
         if touch_warp(book, where, kind, todo, serial, at, lanes, first, size):
             return 1
@@ -130,9 +71,9 @@ def touch_words(
 @inlined
 def new_serial(book: Any, step: int, first: int) -> int:
     """The serial number of an access by the warp that begins with thread `first`."""
-    serial = book[NEXT]
-    book[NEXT] += 1
-    poke32(book[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
+    serial = book.next
+    book.next += 1
+    book.who[serial] = step << history.WARP_BITS | first // 32
     number: int = serial
     return number
 
@@ -140,7 +81,7 @@ def new_serial(book: Any, step: int, first: int) -> int:
 @inlined
 def _strength(book: Any, serial: int) -> int:
     """The strength of the instruction of an access."""
-    strong: int = int(peek8(book[STRONG] + (int(peek32(book[WHO] + 4 * serial)) >> WARP_BITS)))
+    strong: int = int(book.strong[int(book.who[serial]) >> history.WARP_BITS])
     return strong
 
 
@@ -150,40 +91,39 @@ def logs_load(book: Any, where: Any, step: int, addresses: int, lanes: int, firs
 
     Most loads are never noted, as the CTA meets before it stores there. addresses: 32 bits each.
     """
-    if book[LOGGED] == LOG_ROOM or int(peek8(book[STRONG] + step)) != 0 or not _know_the_same(book, first):
+    if book.logged == history.LOG_ROOM or int(book.strong[step]) != 0 or not _know_the_same(book, first):
         return False
-    area, low, high, bits = where.areas[first // where.group], FULL, 0, 0
-    if lanes == FULL:
+    area, low, high, bits = where.areas[first // where.group], history.FULL, 0, 0
+    if lanes == history.FULL:
         low, high, bits = native.min32(addresses), native.max32(addresses), native.or32(addresses)
-    for lane in range(0 if lanes == FULL else 32):
+    for lane in range(0 if lanes == history.FULL else 32):
         if lanes >> lane & 1:
             address = int(peek32(addresses + 4 * lane))
             low, high, bits = min(low, address), max(high, address), bits | address
-    if bits & (size - 1) != 0 or high + size > area[LIMIT]:
+    if bits & (size - 1) != 0 or high + size > area.limit:
         return False
-    floor, known = int(peek32(book[FLOOR] + 4 * int(peek64(book[ROW_OF] + 8 * first)))), True
-    granules = area[SHIFT] + LINE_BITS
+    floor, known = int(book.floor[int(book.row_of[first])]), True
+    granules = area.shift + history.LINE_BITS
     for line in range(low >> granules, (high + size - 1 >> granules) + 1):
-        code = int(peek32(area[POINTER_LINES] + 8 * line))
-        if code == APART:
+        code = int(peek32(area.lines + 8 * line))
+        if code == history.APART:
             known = known and native.is_below32(
-                area[POINTER_WRITES] + 128 * line, floor + 1 << LANE_BITS, ALL
+                area.writes + 128 * line, floor + 1 << history.LANE_BITS, history.ALL
             )
         else:
-            kind = code & KIND
-            known = known and code >> LANE_BITS <= floor and (kind <= ALL or kind >= ROW)
+            kind = code & history.KIND
+            known = (
+                known and code >> history.LANE_BITS <= floor and (kind <= history.ALL or kind >= history.ROW)
+            )
     if not known:
         return False
     count = 1 if native.has_stride32(addresses, 0) else 32
-    at = book[LOG] + 4 * LOG_COLUMNS * book[LOGGED]
-    poke32(at + 4 * LOG_ADDRESSES, peek32(addresses))
+    load = book.log[book.logged]
+    load.addresses[0] = peek32(addresses)
     for lane in range(0, 32 if count == 32 else 0, 4):
-        native.copy16(at + 4 * (LOG_ADDRESSES + lane), addresses + 4 * lane)
-    poke32(at, np.uint32(new_serial(book, step, first)))
-    poke32(at + 4 * LOG_LANES, np.uint32(lanes))
-    poke32(at + 4 * LOG_SIZE, np.uint32(size))
-    poke32(at + 4 * LOG_COUNT, np.uint32(count))
-    book[LOGGED] += 1
+        native.copy16(native.address_of(load.addresses, lane), addresses + 4 * lane)
+    load.serial, load.lanes, load.size, load.count = new_serial(book, step, first), lanes, size, count
+    book.logged += 1
     return True
 
 
@@ -191,18 +131,21 @@ def logs_load(book: Any, where: Any, step: int, addresses: int, lanes: int, firs
 def note_loads(book: Any, where: Any) -> None:
     """Note the loads of the log while there are nodes for them."""
     words = np.empty(32, np.uint64)
-    while book[NOTED] < book[LOGGED] and has_nodes(book):
-        at = book[LOG] + 4 * LOG_COLUMNS * book[NOTED]
-        serial, lanes, size = int(peek32(at)), int(peek32(at + 4 * LOG_LANES)), int(peek32(at + 4 * LOG_SIZE))
-        count = int(peek32(at + 4 * LOG_COUNT))
+    while book.noted < book.logged and history.has_nodes(book):
+        load = book.log[book.noted]
+        serial, lanes, size = int(load.serial), int(load.lanes), int(load.size)
         for lane in range(32):
-            words[lane] = np.uint64(peek32(at + 4 * (LOG_ADDRESSES + lane % count)))
-        addresses, first = words.ctypes.data, (int(peek32(book[WHO] + 4 * serial)) & WARP_MASK) * 32
-        if not touches_row(book, where, LOAD, CHECK | NOTE, serial, addresses, lanes, first, size):
-            touch_warp(book, where, LOAD, CHECK | NOTE, serial, addresses, lanes, first, size)
-        book[NOTED] += 1
-    if book[NOTED] == book[LOGGED]:
-        book[NOTED] = book[LOGGED] = 0
+            words[lane] = np.uint64(load.addresses[lane % int(load.count)])
+        addresses, first = words.ctypes.data, (int(book.who[serial]) & history.WARP_MASK) * 32
+        if not touches_row(
+            book, where, history.LOAD, history.CHECK | history.NOTE, serial, addresses, lanes, first, size
+        ):
+            touch_warp(
+                book, where, history.LOAD, history.CHECK | history.NOTE, serial, addresses, lanes, first, size
+            )
+        book.noted += 1
+    if book.noted == book.logged:
+        book.noted = book.logged = 0
 
 
 @compiled_once
@@ -221,32 +164,35 @@ def touches_row(
 
     Return False and change no access if lanes must be checked one by one.
     """
-    memory, areas = where.memory, where.areas
-    weak = _strength(book, serial) == 0 and kind in (LOAD, STORE)
-    alike = kind == LOAD and native.has_stride64(addresses, 0)
-    even = active == FULL and memory != CLUSTER and (alike or native.has_stride64(addresses, size))
+    memory = where.memory
+    weak = _strength(book, serial) == 0 and kind in (history.LOAD, history.STORE)
+    alike = kind == history.LOAD and native.has_stride64(addresses, 0)
+    even = (
+        active == history.FULL
+        and memory != history.CLUSTER
+        and (alike or native.has_stride64(addresses, size))
+    )
     if not even or not weak or not _know_the_same(book, first):
         return False
     which, offset = _located(where, int(peek64(addresses)), first)
     if which < 0 or offset < 0:
         return False
-    shift = areas[which, SHIFT]
-    if (size | offset) & (1 << shift) - 1 != 0 or offset + (size if alike else 32 * size) > areas[
-        which, LIMIT
-    ]:
+    area = where.areas[which]
+    shift = area.shift
+    if (size | offset) & (1 << shift) - 1 != 0 or offset + (size if alike else 32 * size) > area.limit:
         return False
     if alike:  # often a parameter, which nobody writes and many read
         for granule in range(offset >> shift, (offset + size - 1 >> shift) + 1):
-            unwritten = code_of(areas[which], granule, 0) == 0
-            alike = alike and unwritten and code_of(areas[which], granule, 1) & KIND == MANY
+            unwritten = history.code_of(area, granule, 0) == 0
+            alike = alike and unwritten and history.code_of(area, granule, 1) & history.KIND == history.MANY
         return alike
-    granule, each, local = offset >> shift, size >> shift, memory != GLOBAL
-    at = areas[which, POINTER_LINES] + 8 * (granule >> LINE_BITS)
+    granule, each, local = offset >> shift, size >> shift, memory != history.GLOBAL
+    at = area.lines + 8 * (granule >> history.LINE_BITS)
     done = granule & 31 == 0 and each <= 8 and _touch_lines(book, kind, todo, at, each, serial, first, local)
     if not done:
-        open_lines(areas[which], granule, granule + 32 * each - 1)
-        writes = areas[which, POINTER_WRITES] + 4 * granule
-        reads = areas[which, POINTER_READS] + 4 * granule
+        history.open_lines(area, granule, granule + 32 * each - 1)
+        writes = area.writes + 4 * granule
+        reads = area.reads + 4 * granule
         done = _touch_row(book, kind, todo, writes, reads, each, serial, first, local)
     return done
 
@@ -267,11 +213,11 @@ def touch_warp(
 
     addresses: pointer to the lanes' addresses. active: bits of the active lanes.
     """
-    areas, local, strong = where.areas, where.memory != GLOBAL, _strength(book, serial)
-    if strong == NON_COHERENT:  # no write at all is right
-        strong, book[SINCE] = 0, 0
-    plain = strong == 0 and kind in (LOAD, STORE) and todo & CHECK != 0
-    notes = todo & NOTE != 0
+    local, strong = where.memory != history.GLOBAL, _strength(book, serial)
+    if strong == history.NON_COHERENT:  # no write at all is right
+        strong, book.since = 0, 0
+    plain = strong == 0 and kind in (history.LOAD, history.STORE) and todo & history.CHECK != 0
+    notes = todo & history.NOTE != 0
     lanes_of, slots = np.empty(32, np.int64), np.empty(64, np.int64)
     left = _together(book, addresses, active, first, lanes_of, slots)
     while left != 0:
@@ -279,22 +225,25 @@ def touch_warp(
         left &= left - 1
         lanes, thread = lanes_of[lane], first + lane
         which, offset = _located(where, int(peek64(addresses + 8 * lane)), first)
-        if which < 0 or offset < 0 or offset + size > areas[which, LIMIT]:
+        if which < 0 or offset < 0:
             continue
-        if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
-            report(book, TOGETHER, thread, offset, serial, lanes)
-        shift, here = areas[which, SHIFT], int(peek64(book[ROW_OF] + 8 * thread))
+        area = where.areas[which]
+        if offset + size > area.limit:
+            continue
+        if kind == history.STORE and lanes & (lanes - 1) != 0 and todo & history.CHECK:
+            history.report(book, history.TOGETHER, thread, offset, serial, lanes)
+        shift, here = area.shift, int(book.row_of[thread])
         start, end = offset >> shift, offset + size - 1 >> shift
-        writes, reads = areas[which, POINTER_WRITES], areas[which, POINTER_READS]
-        open_lines(areas[which], start, end)
-        by = Actor(lanes, thread, here, strong, local, False)
-        alone = plain and (kind == LOAD or lanes == 1 << lane)
+        writes, reads = area.writes, area.reads
+        history.open_lines(area, start, end)
+        by = history.Actor(lanes, thread, here, strong, local, False)
+        alone = plain and (kind == history.LOAD or lanes == 1 << lane)
         if alone and _touch_known(book, by, kind, notes, writes, reads, start, end, serial):
             continue
-        atomic = strong & ATOMIC != 0 and start == end and todo == CHECK | NOTE
+        atomic = strong & history.ATOMIC != 0 and start == end and todo == history.CHECK | history.NOTE
         if atomic and _touch_atomic(book, by, writes + 4 * start, reads + 4 * start, serial):
             continue
-        if touch(book, by, kind, todo, areas[which], start, end, serial, lanes, 0):
+        if history.touch(book, by, kind, todo, area, start, end, serial, lanes, 0):
             return 1
     return 0
 
@@ -303,15 +252,15 @@ def touch_warp(
 def _located(where: Any, address: int, first: int) -> tuple[int, int]:
     """The memory (-1: none) and the offset in it of an address, for the warp from thread `first` on."""
     which, offset = first // where.group, address
-    if where.memory == CLUSTER:
+    if where.memory == history.CLUSTER:
         rank, offset = address >> CLUSTER_SHIFT, address & ((1 << CLUSTER_SHIFT) - 1)
         if rank > 0:
             which = which // where.peers * where.peers + rank - 1
-    elif where.memory == GLOBAL:
+    elif where.memory == history.GLOBAL:
         which = (address >> 40) - 1
-        if which >= 0 and which < where.areas.shape[0]:
-            offset = address - where.table[which, 0] + where.areas[which, ORIGIN]
-    if which >= where.areas.shape[0]:
+        if which >= 0 and which < where.length:
+            offset = address - where.table[which, 0] + where.areas[which].origin
+    if which >= where.length:
         which = -1
     return which, offset
 
@@ -319,7 +268,7 @@ def _located(where: Any, address: int, first: int) -> tuple[int, int]:
 @inlined
 def _know_the_same(book: Any, first: int) -> bool:
     """True if the lanes of a warp have seen equal accesses."""
-    same: bool = native.has_stride64(book[ROW_OF] + 8 * first, 0)
+    same: bool = native.has_stride64(native.address_of(book.row_of, first), 0)
     return same
 
 
@@ -331,22 +280,22 @@ def _touch_lines(
 
     lines: address of their codes, which are of the same kind, or known to all threads.
     """
-    row, good, floor = int(peek64(book[ROW_OF] + 8 * first)), True, 0
+    row, good, floor = int(book.row_of[first]), True, 0
     if local:
-        floor = min(int(peek32(book[FLOOR] + 4 * row)), book[SINCE])
+        floor = min(int(book.floor[row]), book.since)
     for part in range(each):
         wrote, read = int(peek32(lines + 8 * part)), int(peek32(lines + 8 * part + 4))
-        good = good and _line_is_known(book, wrote, ROW + each - 1 + part, floor, first, local)
-        if kind == STORE or read & KIND != MANY:
-            good = good and _line_is_known(book, read, ROW + each - 1 + part, floor, first, local)
-        if kind == STORE and good and read >> LANE_BITS > floor:
-            step = int(peek32(book[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
-            good = int(peek8(book[STRONG] + step)) != NON_COHERENT
-    for part in range(each if good and todo & NOTE else 0):
-        at, code = lines + 8 * part, serial << LANE_BITS | ROW + each - 1 + part
-        if kind == STORE:
+        good = good and _line_is_known(book, wrote, history.ROW + each - 1 + part, floor, first, local)
+        if kind == history.STORE or read & history.KIND != history.MANY:
+            good = good and _line_is_known(book, read, history.ROW + each - 1 + part, floor, first, local)
+        if kind == history.STORE and good and read >> history.LANE_BITS > floor:
+            step = int(book.who[read >> history.LANE_BITS]) >> history.WARP_BITS
+            good = int(book.strong[step]) != history.NON_COHERENT
+    for part in range(each if good and todo & history.NOTE else 0):
+        at, code = lines + 8 * part, serial << history.LANE_BITS | history.ROW + each - 1 + part
+        if kind == history.STORE:
             poke64(at, np.uint64(code))
-        elif int(peek32(at + 4)) & KIND != MANY:
+        elif int(peek32(at + 4)) & history.KIND != history.MANY:
             poke32(at + 4, np.uint32(code))
     return good
 
@@ -358,10 +307,10 @@ def _line_is_known(book: Any, code: int, row: int, floor: int, first: int, local
     row: the kind of the line's code if these lanes accessed the same granules. floor: all threads
     know of all accesses up to this serial number.
     """
-    serial, kind = code >> LANE_BITS, code & KIND
-    if serial <= floor and (kind <= ALL or (kind >= ROW and kind != APART)):
+    serial, kind = code >> history.LANE_BITS, code & history.KIND
+    if serial <= floor and (kind <= history.ALL or (kind >= history.ROW and kind != history.APART)):
         return True
-    return kind == row and _warp_knows(book, serial << LANE_BITS, first, local)
+    return kind == row and _warp_knows(book, serial << history.LANE_BITS, first, local)
 
 
 @compiled
@@ -377,21 +326,21 @@ def _touch_row(
         return False
     if wrote != 0 and not _warp_knows(book, wrote, first, local):
         return False
-    many = read & KIND == MANY
-    if (many and kind == STORE) or not _alike(reads, each, read, read != 0 and not many):
+    many = read & history.KIND == history.MANY
+    if (many and kind == history.STORE) or not _alike(reads, each, read, read != 0 and not many):
         return False
     if many:
         return True
     if read != 0:
         if not _warp_knows(book, read, first, local):
             return False
-        step = int(peek32(book[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
-        if kind == STORE and int(peek8(book[STRONG] + step)) == NON_COHERENT:
+        step = int(book.who[read >> history.LANE_BITS]) >> history.WARP_BITS
+        if kind == history.STORE and int(book.strong[step]) == history.NON_COHERENT:
             return False
-    code = serial << LANE_BITS
-    if todo & NOTE == 0:
+    code = serial << history.LANE_BITS
+    if todo & history.NOTE == 0:
         return True
-    if kind == STORE:
+    if kind == history.STORE:
         _fill(writes, each, code)
         for granule in range(each):
             native.fill32(reads + 128 * granule, 0, 0)
@@ -431,19 +380,19 @@ def _fill(codes: int, each: int, code: int) -> None:
 @inlined
 def _warp_knows(book: Any, code: int, first: int, local: bool) -> bool:
     """True for the code of lane 0 of a warp whose accesses this warp knows, lane by lane."""
-    serial, row = code >> LANE_BITS, int(peek64(book[ROW_OF] + 8 * first))
-    if code & KIND != 0 or serial > book[SINCE]:
+    serial, row = code >> history.LANE_BITS, int(book.row_of[first])
+    if code & history.KIND != 0 or serial > book.since:
         return False
-    if local and serial <= int(peek32(book[FLOOR] + 4 * row)):
+    if local and serial <= int(book.floor[row]):
         return True
-    warp, warps = int(peek32(book[WHO] + 4 * serial)) & WARP_MASK, book[WARPS]
-    if not local and int(peek32(book[OWNER] + 4 * (serial >> PAGE_BITS))) != book[CHUNK]:
+    warp, warps = int(book.who[serial]) & history.WARP_MASK, book.warps
+    if not local and int(book.owner[serial >> history.PAGE_BITS]) != book.chunk:
         return False
     if warp == first // 32:
         return True
     if warp // warps != first // 32 // warps:
         return False
-    known = book[KNOWN] + row * book[ROW_BYTES] + 4 * (warp % warps * 32)
+    known = book.known + row * book.row_bytes + 4 * (warp % warps * 32)
     knows: bool = native.min32(known) >= serial
     return knows
 
@@ -454,8 +403,8 @@ def _together(book: Any, addresses: int, active: int, first: int, lanes_of: Any,
 
     The result has a bit for the first lane of each group.
     """
-    if active == FULL and native.has_stride64(addresses, 0) and _know_the_same(book, first):
-        lanes_of[0] = FULL
+    if active == history.FULL and native.has_stride64(addresses, 0) and _know_the_same(book, first):
+        lanes_of[0] = history.FULL
         return 1
     ascending, before = True, (-1)
     for lane in range(32):
@@ -472,13 +421,13 @@ def _together(book: Any, addresses: int, active: int, first: int, lanes_of: Any,
         if active >> lane & 1 == 0:
             continue
         address = int(peek64(addresses + 8 * lane))
-        row = int(peek64(book[ROW_OF] + 8 * (first + lane)))
+        row = int(book.row_of[first + lane])
         slot = (address * 0x9E3779B1 >> 12) & 63
         found = False
         while slots[slot] >= 0 and not found:
             other = slots[slot]
             same = int(peek64(addresses + 8 * other)) == address
-            found = same and int(peek64(book[ROW_OF] + 8 * (first + other))) == row
+            found = same and int(book.row_of[first + other]) == row
             if found:
                 lanes_of[other] |= 1 << lane
             else:
@@ -496,13 +445,13 @@ def _touch_atomic(book: Any, by: Any, write: int, read: int, serial: int) -> boo
     write, read: addresses of its codes.
     """
     wrote = int(peek32(write))
-    done = wrote & KIND <= ALL and int(peek32(read)) == 0
-    done = done and (wrote == 0 or compatible(book, by, wrote >> LANE_BITS))
+    done = wrote & history.KIND <= history.ALL and int(peek32(read)) == 0
+    done = done and (wrote == 0 or history.compatible(book, by, wrote >> history.LANE_BITS))
     if done:
         lanes = by.mine
         while lanes & (lanes - 1) != 0:
             lanes &= lanes - 1
-        poke32(write, np.uint32(serial << LANE_BITS | lowest_bit(lanes)))
+        poke32(write, np.uint32(serial << history.LANE_BITS | lowest_bit(lanes)))
     return done
 
 
@@ -514,8 +463,8 @@ def _touch_known(
 
     It mostly does; where it does not, nothing is changed.
     """
-    stores, seen_write, seen_read, known = kind == STORE, 0, 0, True
-    floor = min(int(peek32(book[FLOOR] + 4 * by.row)), book[SINCE]) if by.local else 0
+    stores, seen_write, seen_read, known = kind == history.STORE, 0, 0, True
+    floor = min(int(book.floor[by.row]), book.since) if by.local else 0
     for granule in range(first, last + 1):
         wrote, read = int(peek32(writes + 4 * granule)), int(peek32(reads + 4 * granule))
         if wrote != seen_write and not _is_below(wrote, floor):
@@ -525,9 +474,9 @@ def _touch_known(
         seen_write, seen_read = wrote, read
     if not known or not notes:
         return known
-    code = serial << LANE_BITS | by.thread & 31
+    code = serial << history.LANE_BITS | by.thread & 31
     if by.mine & (by.mine - 1) != 0:
-        code = int(prepend(book, serial, by.mine, 0))
+        code = int(history.prepend(book, serial, by.mine, 0))
     old, new = 0, code
     for granule in range(first, last + 1):
         if stores:
@@ -535,14 +484,14 @@ def _touch_known(
             poke32(reads + 4 * granule, 0)
         else:
             read = int(peek32(reads + 4 * granule))
-            if read & KIND == MANY:
+            if read & history.KIND == history.MANY:
                 continue
             if read != old:
                 old, new = read, code
-                if by.local and joins_chain(book, read, serial):
-                    new = linked(book, serial, by.mine, read)
+                if by.local and history.joins_chain(book, read, serial):
+                    new = history.linked(book, serial, by.mine, read)
                 elif not _is_below(read, floor) and not _knows(book, by, read, False):
-                    new = int(added(book, by, read, serial, by.mine))
+                    new = int(history.added(book, by, read, serial, by.mine))
             poke32(reads + 4 * granule, np.uint32(new))
     return True
 
@@ -550,7 +499,7 @@ def _touch_known(
 @inlined
 def _is_below(code: int, floor: int) -> bool:
     """True if a code is empty, or one access of threads with a serial number up to `floor`."""
-    below: bool = code >> LANE_BITS <= floor and code & KIND <= ALL
+    below: bool = code >> history.LANE_BITS <= floor and code & history.KIND <= history.ALL
     return below
 
 
@@ -558,14 +507,14 @@ def _is_below(code: int, floor: int) -> bool:
 def _knows(book: Any, by: Any, code: int, overwrites: bool) -> bool:
     """True if a lane knows of all accesses of a code. overwrites: they are reads before a store."""
     while code != 0:
-        if code & KIND in (ASYNC, MANY):
+        if code & history.KIND in (history.ASYNC, history.MANY):
             return False
-        serial, lanes, code = first_of(book, code)
-        if serial > book[SINCE] or lanes == 0:
+        serial, lanes, code = history.first_of(book, code)
+        if serial > book.since or lanes == 0:
             return False
-        if order_of(book, by, serial, lanes, 0) != 1:
+        if history.order_of(book, by, serial, lanes, 0) != 1:
             return False
-        step = int(peek32(book[WHO] + 4 * serial)) >> WARP_BITS
-        if overwrites and int(peek8(book[STRONG] + step)) == NON_COHERENT:
+        step = int(book.who[serial]) >> history.WARP_BITS
+        if overwrites and int(book.strong[step]) == history.NON_COHERENT:
             return False
     return True
