@@ -32,6 +32,17 @@ LEVELS = (
     ("frontend", "numba"),
     TOP,
 )
+# Folders of the interpreter from the bottom to the top, likewise. Modules directly in interpreter/ lie
+# above them.
+INTERPRETER_LEVELS = (
+    ("core",),
+    ("sanitizer", "scheduling"),
+    ("sync",),
+    ("memory",),
+    ("regions", "display"),
+    ("execution",),
+    ("debugging", "timeline"),
+)
 PUBLIC_MODULES = (f"{PACKAGE}.host", KERNELS)
 # Folders of the kernels from the bottom to the top. Modules directly in kernels/ lie below them, except the
 # public names and the programs, which lie above them.
@@ -138,6 +149,35 @@ def test_folders_of_the_kernels_import_downwards():
     ]
     assert violations == []
     assert level_of_kernels(f"{KERNELS}.host.plan") > level_of_kernels(f"{KERNELS}.sizes")
+
+
+def interpreter_folder(module: str) -> str:
+    """The folder of a module of the interpreter; '' for modules directly in interpreter/."""
+    folder = modules()[module].parent.name
+    return "" if folder == "interpreter" else folder
+
+
+def test_folders_of_the_interpreter_import_downwards():
+    level = {folder: number for number, folders in enumerate(INTERPRETER_LEVELS) for folder in folders}
+    level[""] = len(INTERPRETER_LEVELS)
+    inside = [module for module in modules() if place_of(module) == "interpreter"]
+    assert {interpreter_folder(module) for module in inside} == {*level}
+    violations = [
+        f"{module} imports {target}"
+        for module in inside
+        for target in imports_of(module) & {*inside}
+        for here, there in [(interpreter_folder(module), interpreter_folder(target))]
+        if here != there and level[there] >= level[here]
+    ]
+    assert violations == []
+
+
+def test_the_page_on_architecture_has_the_levels_of_the_interpreter():
+    """Its table of the interpreter names the folders in the order of their levels, the lowest first."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `(\w+)/` \| (\d) \|", text, re.M)
+    levels = enumerate(INTERPRETER_LEVELS, start=1)
+    assert rows == [(folder, str(number)) for number, folders in levels for folder in folders]
 
 
 def test_what_makes_ir_imports_nothing_that_the_key_of_ir_omits():

@@ -1,1 +1,1 @@
-"""Shows what kernels compute: the debugger, traces of variables, and printed matrices."""
+"""The debugger of kernels, and traces of variables."""

@@ -19,10 +19,10 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, public
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.debugging.contents import Indexed, Unreadable, barrier_state, shown
 from tensorcore_dsl.interpreter.debugging.summaries import kind_of, matrices
 from tensorcore_dsl.interpreter.debugging.viewpoint import SPECIAL, Namespace, Viewpoint
 from tensorcore_dsl.interpreter.debugging.waits import Waits
+from tensorcore_dsl.interpreter.display.contents import Indexed, Unreadable, barrier_state, shown
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark
 

@@ -12,8 +12,8 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import Dim3, ranges
-from tensorcore_dsl.interpreter.debugging.contents import Contents, shown
 from tensorcore_dsl.interpreter.debugging.viewpoint import kept_registers
+from tensorcore_dsl.interpreter.display.contents import Contents, shown
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Kernel, Mark, walk

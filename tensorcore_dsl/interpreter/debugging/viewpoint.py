@@ -12,7 +12,7 @@ import numpy as np
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.debugging.contents import Contents, Registers, Unreadable, shown
+from tensorcore_dsl.interpreter.display.contents import Contents, Registers, Unreadable, shown
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark

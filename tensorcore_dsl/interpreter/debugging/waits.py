@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.debugging.contents import barrier_state
+from tensorcore_dsl.interpreter.display.contents import barrier_state
 from tensorcore_dsl.interpreter.sync import barrier_phases as mbarriers
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import classify

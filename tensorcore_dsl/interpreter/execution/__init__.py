@@ -1,1 +1,1 @@
-"""Compiles a kernel to a flat program and runs it for the threads of a chunk of CTAs."""
+"""Compiles a kernel to a flat program, runs it for the threads of a chunk of CTAs, and reports hangs."""

@@ -14,7 +14,7 @@ from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
-from tensorcore_dsl.interpreter.debugging.printing import Strings, format_line, print_matrices
+from tensorcore_dsl.interpreter.display.printing import Strings, format_line, print_matrices
 from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies
 from tensorcore_dsl.interpreter.memory.async_stores import AsyncStores
 from tensorcore_dsl.interpreter.memory.bulk_copies import BulkCopies

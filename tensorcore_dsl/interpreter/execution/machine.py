@@ -21,8 +21,8 @@ from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, S
 from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import BoundedCache, Mask, absent, divided, words
-from tensorcore_dsl.interpreter.debugging.hang_report import Group, HangReport
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.execution.hang_report import Group, HangReport
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
 from tensorcore_dsl.interpreter.regions.frame import RegionFrame, Rest, Witness

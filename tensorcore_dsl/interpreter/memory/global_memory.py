@@ -17,8 +17,8 @@ from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, Out
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import PerRank
+from tensorcore_dsl.interpreter.core.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.memory import accesses
-from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.ir.nodes import Im2col
 from tensorcore_dsl.isa.context import MULTIMEM_SHIFT, Context

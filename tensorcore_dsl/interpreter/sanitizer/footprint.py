@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
+from tensorcore_dsl.interpreter.core.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.address_ranges import AddressRange
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Message, compatible_abroad, foreign_key

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.core.program import Program
-from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.address_ranges import AddressRange, address_ranges_of, granule_bits
 from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint, owner_of

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.debugging.contents import Contents, Unreadable, array_text
+from tensorcore_dsl.interpreter.display.contents import Contents, Unreadable, array_text
 from tensorcore_dsl.ir import views
 
 _LENGTH = re.compile(r"(%[-+ 0]*\d*(?:\.\d+)?)ll")  # C's length modifier, which Python lacks

@@ -1,0 +1,1 @@
+"""Values in registers and memory, and states of barriers, as text."""
