@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_scores import KeyRange
+from tensorcore_dsl.kernels.attention_scores import Sequences
 
 THREADS = 256
 LANES = 16  # lanes that sum one row of dO o
@@ -42,39 +42,21 @@ TICKETS = 2  # counters of tiles that are drawn, of two kernels
 
 
 @dataclass
-class Sequences:
-    """Where the rows of each sequence lie, and how many there are.
+class BlockedSequences:
+    """Sequences, their queries in blocks of BM rows, and their keys in tiles of BN rows."""
 
-    Attributes
-    ----------
-    queries, keys : s32
-        Rows of each sequence, if the sequences are not packed.
-    starts_q, starts_k : Array
-        First rows of packed sequences.
-    """
-
-    queries: Any
-    keys: Any
-    starts_q: Any
-    starts_k: Any
-    left: Any
-    right: Any
-    traits: Any
+    sequences: Sequences
     BM: int
     BN: int
 
     def at(self, number):
         """Sequence `number`: of the batch, or of those packed in batch 0."""
-        traits, batch, start, key_start = self.traits, number, 0, 0
-        queries, keys = self.queries, self.keys
-        block = number * blocks_of(queries, self.BM)
-        if traits.packed:
-            starts_q, starts_k = self.starts_q, self.starts_k
-            batch, start, key_start = 0, starts_q[number], starts_k[number]
-            queries, keys = starts_q[number + 1] - start, starts_k[number + 1] - key_start
+        block = number * blocks_of(self.sequences.queries, self.BM)
+        batch, start, key_start, queries, keys = self.sequences.rows_of(number)
+        if self.sequences.traits.packed:
             # Each sequence begins a block; one block for each sequence is room enough.
             block = start // self.BM + number
-        seen = KeyRange(traits, keys, keys - queries, self.left, self.right)
+        seen = self.sequences.seen(queries, keys)
         return Sequence(seen, number, batch, queries, start, key_start, block, self.BM, self.BN)
 
 
@@ -181,8 +163,8 @@ def sum_rows(
     Rows without keys, and rows behind the last query, have an lse_log2 of +inf. Then P = exp2(score - inf)
     is 0, and these rows add nothing.
     """
-    sequences = Sequences(o.shape[2], 0, starts_q, starts_q, 0, 0, traits, BM, 1)
-    sequence = sequences.at(tc.s32(tc.blockIdx.z))
+    sequences = Sequences(traits, o.shape[2], 0, starts_q, starts_q, 0, 0)
+    sequence = BlockedSequences(sequences, BM, 1).at(tc.s32(tc.blockIdx.z))
     number, head = tc.s32(tc.blockIdx.x), tc.s32(tc.blockIdx.y)
     if number >= sequence.blocks():
         return

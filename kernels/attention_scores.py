@@ -1,4 +1,4 @@
-"""Masks and online softmax of attention, for both families of kernels."""
+"""Sequences, masks and online softmax of attention, for both families of kernels."""
 
 from __future__ import annotations
 
@@ -46,6 +46,41 @@ class AttentionTraits:
     def tokens(self) -> int:
         """Queries of one head among 64 rows."""
         return 64 // self.pack
+
+
+@dataclass
+class Sequences:
+    """Where the rows of each sequence of a launch lie, and which keys their queries see.
+
+    Attributes
+    ----------
+    queries, keys : s32
+        Rows of each sequence, if the sequences are not packed.
+    starts_q, starts_k : Array
+        First rows of packed sequences.
+    left, right : s32
+        Keys that a query sees on either side, see KeyRange.
+    """
+
+    traits: Any
+    queries: Any
+    keys: Any
+    starts_q: Any
+    starts_k: Any
+    left: Any
+    right: Any
+
+    def rows_of(self, number):
+        """Batch of sequence `number`, the rows of its first query and key, its queries and keys."""
+        if not self.traits.packed:
+            return number, 0, 0, self.queries, self.keys
+        starts_q, starts_k = self.starts_q, self.starts_k
+        start, key_start = starts_q[number], starts_k[number]
+        return 0, start, key_start, starts_q[number + 1] - start, starts_k[number + 1] - key_start
+
+    def seen(self, queries, keys):
+        """The keys that the queries of a sequence of `queries` and `keys` rows see."""
+        return KeyRange(self.traits, keys, keys - queries, self.left, self.right)
 
 
 @dataclass

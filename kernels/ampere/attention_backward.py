@@ -23,8 +23,8 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.attention import SLAB
-from tensorcore_dsl.kernels.attention_gradients import Sequence, Sequences, divide
-from tensorcore_dsl.kernels.attention_scores import Softmax
+from tensorcore_dsl.kernels.attention_gradients import BlockedSequences, Sequence, divide
+from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax
 
 ROWS = 64  # of the tile of a CTA
 THREADS = 128  # for each part of the columns
@@ -64,9 +64,9 @@ def key_gradients(  # noqa: PLR0913
     """
     parts = column_parts(traits)
     tc.launch_bounds(THREADS * parts, 1)
-    sequences = Sequences(q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, ROWS, ROWS)
-    sequence, kv_head = sequences.at(tc.s32(tc.blockIdx.z)), tc.s32(tc.blockIdx.y)
-    tile, seen = tc.s32(tc.blockIdx.x), sequence.seen
+    sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
+    sequence = BlockedSequences(sequences, ROWS, ROWS).at(tc.s32(tc.blockIdx.z))
+    kv_head, tile, seen = tc.s32(tc.blockIdx.y), tc.s32(tc.blockIdx.x), sequence.seen
     first = tile * ROWS
     if first >= seen.keys:
         return
@@ -129,8 +129,8 @@ def query_gradients(  # noqa: PLR0913
 
     Grid: (tiles of ROWS queries of the longest sequence, or more; heads; sequences).
     """
-    sequences = Sequences(q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, ROWS, ROWS)
-    sequence, head = sequences.at(tc.s32(tc.blockIdx.z)), tc.s32(tc.blockIdx.y)
+    sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
+    sequence, head = BlockedSequences(sequences, ROWS, ROWS).at(tc.s32(tc.blockIdx.z)), tc.s32(tc.blockIdx.y)
     queries, seen = sequence.queries, sequence.seen
     # The tiles with the most keys of a causal mask start first.
     first = ((queries + (ROWS - 1)) // ROWS - 1 - tc.s32(tc.blockIdx.x)) * ROWS

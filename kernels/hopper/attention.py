@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_scores import Softmax, page_of
+from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax, page_of
 from tensorcore_dsl.kernels.hopper.attention_tiles import QueryTile, TileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.hopper.pipeline import consumer_state, producer_state
@@ -147,7 +147,8 @@ def attention_kernel(  # noqa: PLR0913
     of batch 0. table: of paged keys, s32: page j of sequence i is batch table[i, j] of k and v.
     """
     tc.launch_bounds(config.threads, 1)
-    cta = make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, config, traits)
+    sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
+    cta = make_cta(q, k, v, sequences, section, Softmax(traits, scale, cap), config)
     # Programmatic dependent launch: the set-up may run while the previous kernel of the stream
     # ends.
     tc.griddep_launch_dependents()
@@ -164,12 +165,12 @@ def attention_kernel(  # noqa: PLR0913
     tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
 
 
-def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, config: AttentionConfig, traits):
+def make_cta(q, k, v, sequences: Sequences, section, softmax: Softmax, config: AttentionConfig):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it.
 
     Rows of D elements are split into slabs of 64. TMA fills columns beyond D with zeros.
     """
-    BN, consumers, stages = config.BN, config.consumers, config.stages
+    traits, BN, consumers, stages = softmax.traits, config.BN, config.consumers, config.stages
     q_slabs, v_slabs = -(-traits.depth // SLAB), -(-traits.width // SLAB)
     qk = getattr(tc.wgmma, f"m64n{BN}k16")(q.dtype, q.dtype, tc.f32)
     pv = getattr(tc.wgmma, f"m64n{traits.width}k16")(q.dtype, q.dtype, tc.f32, source="registers")
@@ -187,11 +188,8 @@ def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, conf
     full_v, empty_v = tc.mbarriers(stages), tc.mbarriers(stages)
     group = q.shape[1] // k.shape[1]
     heads = k.shape[1] if traits.pack > 1 else q.shape[1]
-    sequences = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
-    rows = config.BM // traits.pack
-    tiles = TileList(
-        q, k, starts_q, starts_k, left, right, section, heads, group, sequences, rows, BN, traits
-    )
+    count = sequences.starts_q.shape[0] - 1 if traits.packed else q.shape[0]
+    tiles = TileList(sequences, count, section, heads, group, config.BM // traits.pack, BN)
     queries = TileStages(tile_q, map_q, full_q, empty_q)
     keys, values = TileStages(tile_k, map_k, full_k, empty_k), TileStages(tile_v, map_v, full_v, empty_v)
     if tc.threadIdx.x == 0:
@@ -204,7 +202,6 @@ def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, conf
                 each.empty[stage].init(consumers)
         tc.fence_mbarrier_init()
     tc.barrier()
-    softmax = Softmax(traits, scale, cap)
     return AttentionCta(queries, keys, values, drawn, spare, tiles, softmax, qk, pv, config, traits)
 
 
@@ -273,7 +270,7 @@ def load_keys(stages: TileStages, tile: QueryTile, key, key_state, tiles: TileLi
             page = page_of(table, tile.sequence, key + part, tile.seen.keys, traits.page)
             index = page, tile.kv_head, (key + part) % traits.page
         elif traits.packed:
-            index = 0, tile.kv_head, tiles.starts_k[tile.sequence] + key + part
+            index = 0, tile.kv_head, tiles.sequences.starts_k[tile.sequence] + key + part
         for slab in tc.static_range(stages.slabs):
             to = stages.smem[stage, slab, part : part + rows]
             tc.tma_load(to, stages.map, (*index, slab * SLAB), stages.full[stage])

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_scores import Softmax
+from tensorcore_dsl.kernels.attention_gradients import BlockedSequences
+from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
@@ -139,7 +140,9 @@ def attention_backward_kernel(  # noqa: PLR0913
     """
     tc.launch_bounds(THREADS, 1)
     softmax = Softmax(traits, scale, cap)
-    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits)
+    sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
+    blocks = BlockedSequences(sequences, config.BM, config.BN)
+    tiles = KeyTileList.of(blocks, q, k, shared_by, splits, section)
     cta = make_cta(q, k, v, grad, (lse_log2, delta), tiles, softmax, config, traits)
 
     def producer():

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_gradients import Sequences
+from tensorcore_dsl.kernels.attention_gradients import BlockedSequences
+from tensorcore_dsl.kernels.attention_scores import Sequences
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, store_rows
 from tensorcore_dsl.kernels.hopper.attention_blocks import CONSUMERS
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
@@ -61,7 +62,7 @@ def add_up(cta, sums, turns, writer):
     while visit[0] >= 0:
         head, block = visit[1], visit[2]
         if head >= 0:
-            sequence = cta.tiles.sequences.at(visit[0])
+            sequence = cta.tiles.blocks.at(visit[0])
             slot, turn = sequence.slot(block, head, cta.tiles.heads), sequence.turn(visit[3], block)
             row = slot * SHARES
             add(dq, empty, sums.at(row, 0), turns.at(row), turn)
@@ -111,9 +112,9 @@ def finish(
     Grid: (blocks of the longest sequence, or more; heads; sequences).
     """
     BM, queries = config.BM, dq.shape[2]
-    sequences = Sequences(queries, keys, starts_q, starts_k, left, right, traits, BM, config.BN)
-    sequence, block = sequences.at(tc.s32(tc.blockIdx.z)), tc.s32(tc.blockIdx.x)
-    head = tc.s32(tc.blockIdx.y)
+    sequences = Sequences(traits, queries, keys, starts_q, starts_k, left, right)
+    sequence = BlockedSequences(sequences, BM, config.BN).at(tc.s32(tc.blockIdx.z))
+    block, head = tc.s32(tc.blockIdx.x), tc.s32(tc.blockIdx.y)
     if block >= sequence.blocks():
         return
     product = dq_product(dq.dtype)

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_scores import Softmax
+from tensorcore_dsl.kernels.attention_gradients import BlockedSequences
+from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax
 from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_backward import produce
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
@@ -115,7 +116,9 @@ def key_gradients(  # noqa: PLR0913
     tickets: s32, the first one counts the tiles that are drawn. shared_by, splits, section: see KeyTileList.
     """
     tc.launch_bounds(THREADS, 1)
-    tiles = KeyTileList.of(q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits)
+    sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
+    blocks = BlockedSequences(sequences, config.BM, config.BN)
+    tiles = KeyTileList.of(blocks, q, k, shared_by, splits, section)
     cta = make_cta(q, k, v, grad, (lse_log2, delta), tiles, Softmax(traits, scale, cap), config, traits)
     leader = tc.threadIdx.x % WARPGROUP == 0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_gradients import Sequence, Sequences, divide
+from tensorcore_dsl.kernels.attention_gradients import BlockedSequences, Sequence, divide
 
 
 @dataclass
@@ -63,7 +63,7 @@ class KeyTileList:
         Heads of q, groups of them, heads of a group, groups that share keys, and number of sequences.
     """
 
-    sequences: Sequences
+    blocks: BlockedSequences
     heads: Any
     groups: Any
     shared_by: Any
@@ -72,17 +72,15 @@ class KeyTileList:
     count: Any
 
     @classmethod
-    def of(cls, q, k, starts_q, starts_k, left, right, shared_by, splits, section, config, traits):
+    def of(cls, blocks: BlockedSequences, q, k, shared_by, splits, section):
         """The list of a launch; the arguments are those of the kernels."""
-        sequences = Sequences(
-            q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, config.BN
-        )
-        count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
-        return cls(sequences, q.shape[1], k.shape[1] * splits, shared_by, splits, section, count)
+        sequences = blocks.sequences
+        count = sequences.starts_q.shape[0] - 1 if sequences.traits.packed else q.shape[0]
+        return cls(blocks, q.shape[1], k.shape[1] * splits, shared_by, splits, section, count)
 
     def tiles_of(self, sequence):
         """Number of tiles of all groups of a sequence."""
-        return self.sequences.at(sequence).tiles() * self.groups
+        return self.blocks.at(sequence).tiles() * self.groups
 
     def locate(self, ticket, sequence, before):
         """Tile number `ticket` of the list: sequence, group, and number of the tile.
@@ -90,13 +88,13 @@ class KeyTileList:
         The sequence is -1 behind the last tile. In packed sequences the search begins at `sequence`,
         with `before` tiles in front of it; both are returned for the next search.
         """
-        if self.sequences.traits.packed:
+        if self.blocks.sequences.traits.packed:
             while sequence < self.count and ticket >= before + self.tiles_of(sequence):
                 before, sequence = before + self.tiles_of(sequence), sequence + 1
             number = divide(ticket - before, self.groups)
             group = ticket - before - number * self.groups
             return tc.select(sequence < self.count, sequence, -1), group, number, sequence, before
-        tiles, lines = self.sequences.at(0).tiles(), self.groups * self.count
+        tiles, lines = self.blocks.at(0).tiles(), self.groups * self.count
         part = divide(ticket, tiles * self.section)
         inside = ticket - part * (tiles * self.section)
         # The last section has fewer groups. Behind the last tile, a section has no groups at all.
@@ -109,7 +107,7 @@ class KeyTileList:
 
     def tile_at(self, drawn):
         """The tile that `locate` found: drawn has sequence, group, and number."""
-        sequence, number = self.sequences.at(drawn[0]), drawn[2]
+        sequence, number = self.blocks.at(drawn[0]), drawn[2]
         first, end = sequence.visited(number)
         active = first < end
         first = tc.select(active, first, min(first, sequence.blocks() - 1))

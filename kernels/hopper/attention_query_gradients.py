@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_gradients import Sequences
-from tensorcore_dsl.kernels.attention_scores import Softmax
+from tensorcore_dsl.kernels.attention_gradients import BlockedSequences
+from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax
 from tensorcore_dsl.kernels.hopper.attention import (
     ORDER_BARRIER,
     SLAB,
@@ -66,7 +66,7 @@ class QueryCta:
     values: TileStages
     drawn: Any
     tiles: TileList
-    sequences: Sequences
+    blocks: BlockedSequences
     softmax: Softmax
     score: Any
     sums: Any
@@ -98,11 +98,11 @@ def query_gradients(  # noqa: PLR0913
     tickets: s32, the second one counts the tiles that are drawn. section: see TileList.
     """
     tc.launch_bounds(THREADS, 1)
-    sequences = Sequences(q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, 64, BN)
+    sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
     heads, count = q.shape[1], starts_q.shape[0] - 1 if traits.packed else q.shape[0]
     group = q.shape[1] // k.shape[1]
-    tiles = TileList(q, k, starts_q, starts_k, left, right, section, heads, group, count, BM, BN, traits)
-    cta = make_cta(q, k, v, grad, tiles, sequences, Softmax(traits, scale, cap), traits)
+    tiles = TileList(sequences, count, section, heads, group, BM, BN)
+    cta = make_cta(q, k, v, grad, tiles, Softmax(traits, scale, cap))
 
     def producer():
         if tc.threadIdx.x == 0:
@@ -114,8 +114,9 @@ def query_gradients(  # noqa: PLR0913
     tc.warp_specialize((1, producer), (CONSUMERS, consumers), registers=REGISTERS)
 
 
-def make_cta(q, k, v, grad, tiles, sequences, softmax, traits):
+def make_cta(q, k, v, grad, tiles: TileList, softmax: Softmax):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
+    traits, blocks = softmax.traits, BlockedSequences(tiles.sequences, 64, BN)
     key_slabs, value_slabs = slabs(traits.depth), slabs(traits.width)
     size = 2 * 64 * SLAB  # bytes of a slab of 64 rows
     free = (SMEM_BYTES - SMEM_RESERVED) // size - CONSUMERS * (key_slabs + value_slabs)
@@ -152,7 +153,7 @@ def make_cta(q, k, v, grad, tiles, sequences, softmax, traits):
                 part.empty[stage].init(arrivals)
         tc.fence_mbarrier_init()
     tc.barrier()
-    return QueryCta(queries, grads, keys, values, drawn, tiles, sequences, softmax, score, sums, traits)
+    return QueryCta(queries, grads, keys, values, drawn, tiles, blocks, softmax, score, sums, traits)
 
 
 def produce(cta: QueryCta, tickets):
@@ -192,7 +193,7 @@ def consume(cta: QueryCta, number, dq, rows, softmax_scale):
     while cta.drawn[0, 1] >= 0:
         tile = cta.tiles.tile_at(cta.drawn[0, 0], cta.drawn[0, 1])
         cta.grads.full[0].wait(tile_phase)
-        sequence, row = cta.sequences.at(tile.sequence), tile.first + 64 * number
+        sequence, row = cta.blocks.at(tile.sequence), tile.first + 64 * number
         # The second consumer may have no queries. Then it computes others again, and stores nothing.
         at = sequence.slot(min(row // 64, sequence.blocks() - 1), tile.head, cta.tiles.heads) * 64
         lse_log2, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in rows)

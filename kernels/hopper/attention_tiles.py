@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_scores import KeyRange
+from tensorcore_dsl.kernels.attention_scores import KeyRange, Sequences
 
 
 @dataclass
@@ -52,32 +52,33 @@ class TileList:
 
     Attributes
     ----------
+    count, section : s32
+        Number of sequences; heads that advance together.
     heads : s32
         Heads of q; if rows are packed, heads of k and v.
     group : s32
         Heads of q for each head of k and v.
     """
 
-    q: Any
-    k: Any
-    starts_q: Any
-    starts_k: Any
-    left: Any
-    right: Any
+    sequences: Sequences
+    count: Any
     section: Any
     heads: Any
     group: Any
-    sequences: Any
     BM: int
     BN: int
-    traits: Any
+
+    @property
+    def traits(self):
+        """Traits of the problem."""
+        return self.sequences.traits
 
     def tiles_of(self, sequence):
         """Number of query tiles of a sequence and a head."""
         if self.traits.packed:
-            starts = self.starts_q
+            starts = self.sequences.starts_q
             return (starts[sequence + 1] - starts[sequence] + (self.BM - 1)) // self.BM
-        return (self.q.shape[2] + (self.BM - 1)) // self.BM
+        return (self.sequences.queries + (self.BM - 1)) // self.BM
 
     def locate(self, number, sequence, before):
         """Tile `number` of the list: sequence * heads + head, first query, number of all tiles.
@@ -86,16 +87,16 @@ class TileList:
         `sequence`. The sequences before it have `before` tiles for each head. Both are returned
         for the next search.
         """
-        heads, sequences, section = self.heads, self.sequences, self.section
+        heads, count, section = self.heads, self.count, self.section
         if self.traits.packed:
             row, head = number // heads, number % heads
-            while sequence < sequences and row >= before + self.tiles_of(sequence):
+            while sequence < count and row >= before + self.tiles_of(sequence):
                 before, sequence = before + self.tiles_of(sequence), sequence + 1
             first, line = tc.s32(-1), sequence * heads + head
-            if sequence < sequences:
+            if sequence < count:
                 first = (before + self.tiles_of(sequence) - 1 - row) * self.BM
             return line, first, before * heads, sequence, before
-        rows, lines = self.tiles_of(0), heads * sequences
+        rows, lines = self.tiles_of(0), heads * count
         part = number // (rows * section)
         inside = number - part * (rows * section)
         # The last section has fewer heads. Behind the last tile, a section has no heads at all.
@@ -107,13 +108,8 @@ class TileList:
     def tile_at(self, line, first):
         """The query tile that `locate` found."""
         sequence = line // self.heads
-        batch, start, queries = sequence, 0, self.q.shape[2]
-        key_start, keys = 0, self.k.shape[2]
-        if self.traits.packed:
-            starts_q, starts_k = self.starts_q, self.starts_k
-            batch, start, key_start = 0, starts_q[sequence], starts_k[sequence]
-            queries, keys = starts_q[sequence + 1] - start, starts_k[sequence + 1] - key_start
-        seen = KeyRange(self.traits, keys, keys - queries, self.left, self.right)
+        batch, start, _, queries, keys = self.sequences.rows_of(sequence)
+        seen = self.sequences.seen(queries, keys)
         low, high = seen.bounds(first, self.BM)
         last, head = (high - 1) // self.BN, line - sequence * self.heads
         if self.traits.pack > 1:
