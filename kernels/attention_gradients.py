@@ -88,6 +88,14 @@ class Sequence:
     BM: int
     BN: int
 
+    def query_rows(self, x, head):
+        """The rows of the queries of a head of an array."""
+        return x[self.batch, head, self.start : self.start + self.queries, :]
+
+    def key_rows(self, x, head):
+        """The rows of the keys of a head of an array."""
+        return x[self.batch, head, self.key_start : self.key_start + self.seen.keys, :]
+
     def blocks(self):
         """Number of blocks."""
         return blocks_of(self.queries, self.BM)

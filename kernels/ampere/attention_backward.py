@@ -85,7 +85,7 @@ def key_gradients(  # noqa: PLR0913
 
     def load(step, stage):
         head, query = locate(step)
-        cta.copy(cta.others, stage, (q, grad), head, sequence.start, sequence.queries, query)
+        cta.copy(cta.others, stage, (q, grad), lambda x: sequence.query_rows(x, head), query)
         first_row = sequence.slot(0, head, q.shape[1]) * ROWS + query
         for i, x in enumerate((lse_log2, delta)):
             tc.copy_tile(numbers[stage, i], x, (first_row,))
@@ -101,10 +101,11 @@ def key_gradients(  # noqa: PLR0913
             scores, dp, column_values[0], column_values[1], query, cta.size, key, 16, transposed=True
         )
 
-    cta.copy(cta.own, 0, (k, v), kv_head, sequence.key_start, seen.keys, first)
+    own_rows = lambda x: sequence.key_rows(x, kv_head)
+    cta.copy(cta.own, 0, (k, v), own_rows, first)
     sums = cta.walk(steps_per_head * shared_by, load, ds_and_p, 2)
     for i, (x, factor) in enumerate(((dk, softmax_scale), (dv, 1.0))):
-        cta.store(i, x, sums[i], factor, kv_head, sequence.key_start, seen.keys, first)
+        cta.store(i, x, own_rows, sums[i], factor, first)
 
 
 @tc.kernel(threads=THREADS)
@@ -146,16 +147,17 @@ def query_gradients(  # noqa: PLR0913
 
     def load(step, stage):
         key = low + step * cta.size
-        cta.copy(cta.others, stage, (k, v), kv_head, sequence.key_start, seen.keys, key)
+        cta.copy(cta.others, stage, (k, v), lambda x: sequence.key_rows(x, kv_head), key)
 
     def ds_and_p(step, stage, scores, dp):
         count = len(scores)
         key = low + step * cta.size
         return cta.ds_and_p(scores, dp, [row_lse_log2] * count, [row_delta] * count, row, 16, key, cta.size)
 
-    cta.copy(cta.own, 0, (q, grad), head, sequence.start, queries, first)
+    own_rows = lambda x: sequence.query_rows(x, head)
+    cta.copy(cta.own, 0, (q, grad), own_rows, first)
     sums = cta.walk((high - low + (cta.size - 1)) // cta.size, load, ds_and_p, 1)
-    cta.store(0, dq, sums[0], softmax_scale, head, sequence.start, queries, first)
+    cta.store(0, dq, own_rows, sums[0], softmax_scale, first)
 
 
 @dataclass
@@ -189,13 +191,15 @@ class GradientsCta:
         """Columns of a sum that a warp has: of D of q (0) or of v (1)."""
         return -(-(self.traits.depth, self.traits.width)[number] // (16 * self.parts)) * 16
 
-    def copy(self, tiles, stage, arrays, head, start, rows, first):
-        """Start copies of rows of a head of two arrays, from row `first` of the sequence on.
+    def copy(self, tiles, stage, arrays, rows_of, first):
+        """Start copies of two arrays, from row `first` of the sequence on.
+
+        rows_of(array): the rows of the sequence and of a head.
 
         Rows behind the sequence become zero: P = 0 times NaN bits of the next sequence would be NaN.
         """
         for tile, x in zip(tiles, arrays, strict=True):
-            head_rows = x[self.sequence.batch, head, start : start + rows, :]
+            head_rows = rows_of(x)
             tc.copy_tile(tile[stage, ...], head_rows, (first, 0), bounded=True)
 
     def walk(self, steps, load, ds_and_p, count: int):
@@ -276,10 +280,10 @@ class GradientsCta:
             acc = tc.tiled_mma(mma, acc, [left], right)
         return acc
 
-    def store(self, number: int, target, acc, factor, head, start, rows, first):
+    def store(self, number: int, target, rows_of, acc, factor, first):
         """Store factor times a sum, through the own tile: no warp reads it any more."""
         tile, column = self.own[number][0], self.part * self.columns(number)
-        head_rows = target[self.sequence.batch, head, start : start + rows, :]
+        head_rows = rows_of(target)
         for n, x in enumerate(acc):
             tc.store_elements(tile, x * factor, origin=(self.row, column + 8 * n))
         tc.barrier()

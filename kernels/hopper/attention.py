@@ -281,7 +281,7 @@ def load_keys(stages: TileStages, tile: QueryTile, key, key_state, tiles: TileLi
 
 @dataclass
 class Consumer:
-    """A consumer warpgroup.
+    """A consumer warpgroup of a CTA.
 
     Attributes
     ----------
@@ -293,6 +293,7 @@ class Consumer:
         The named barrier that lets the next consumer issue its products.
     """
 
+    cta: AttentionCta
     number: Any
     leader: Any
     following: Any
@@ -302,7 +303,7 @@ def consume(cta: AttentionCta, number, o, lse):
     """Compute 64 rows of each query tile. Consumers take turns at issuing products."""
     config, queries, drawn = cta.config, cta.queries, cta.drawn
     leader = tc.threadIdx.x % WARPGROUP == 0
-    consumer = Consumer(number, leader, ORDER_BARRIER + (number + 1) % config.consumers)
+    consumer = Consumer(cta, number, leader, ORDER_BARRIER + (number + 1) % config.consumers)
     scores, out = cta.qk.d.zeros(), cta.pv.d.zeros()
     key_state, query_state = consumer_state(config.stages), consumer_state(config.q_stages)
     if number == config.consumers - 1:
@@ -312,9 +313,7 @@ def consume(cta: AttentionCta, number, o, lse):
         q_stage = query_state.stage
         tile = cta.tiles.tile_at(drawn[q_stage, 0], drawn[q_stage, 1])
         row = tile.first + cta.traits.tokens * number
-        scores, out, factor, exponent, key_state = attend(
-            cta, consumer, tile, row, q_stage, scores, key_state
-        )
+        scores, out, factor, exponent, key_state = attend(consumer, tile, row, q_stage, scores, key_state)
         # Each warp overwrites its own 16 rows of the queries, whose products are complete.
         batch, start_row = tile.origin
         staging = queries.smem[q_stage, number, : cta.values.slabs]
@@ -335,18 +334,18 @@ def consume(cta: AttentionCta, number, o, lse):
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
 
-def attend(cta: AttentionCta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, key_state):  # noqa: PLR0915
+def attend(consumer: Consumer, tile: QueryTile, row, q_stage, scores, key_state):  # noqa: PLR0915
     """The output of 64 queries over all their key tiles, from the last tile to the first.
 
     Returns the registers of the scores, the output, the factor of each row's output, the logarithm
     of each row's sum, and the position of the last key tile.
     """
+    cta, leader, key = consumer.cta, consumer.leader, tile.last
     config, keys, values, pv = cta.config, cta.keys, cta.values, cta.pv
-    leader, key = consumer.leader, tile.last
     best, total = tc.row_values(cta.qk.d, -math.inf), tc.row_values(cta.qk.d)
     stage, phase = key_state.stage, key_state.phase
     keys.full[stage].wait(phase)
-    scores = issue_scores(cta, scores, consumer.number, q_stage, stage)
+    scores = issue_scores(consumer, scores, q_stage, stage)
     tc.wgmma_wait(0)
     # The product has read its keys: the producer may load the next ones.
     keys.empty[stage].arrive(pred=leader)
@@ -363,7 +362,7 @@ def attend(cta: AttentionCta, consumer: Consumer, tile: QueryTile, row, q_stage,
         key = key - config.BN
         keys.full[next_stage].wait(key_state.phase)
         tc.barrier(ORDER_BARRIER + consumer.number, 2 * WARPGROUP)
-        scores = issue_scores(cta, scores, consumer.number, q_stage, next_stage)
+        scores = issue_scores(consumer, scores, q_stage, next_stage)
         values.full[stage].wait(phase)
         out = issue_output(cta, out, p, stage)
         tc.barrier_arrive(consumer.following, 2 * WARPGROUP)
@@ -387,13 +386,14 @@ def attend(cta: AttentionCta, consumer: Consumer, tile: QueryTile, row, q_stage,
     return scores, out, factor, exponent, key_state
 
 
-def issue_scores(cta: AttentionCta, scores, consumer, q_stage, stage):
+def issue_scores(consumer: Consumer, scores, q_stage, stage):
     """Issue q kᵀ of one key tile as one group of wgmma."""
+    cta = consumer.cta
     tc.wgmma_fence()
     depth = -(-cta.traits.depth // 16) * 16
     for slab in tc.static_range(cta.keys.slabs):
         used = min(depth - slab * SLAB, SLAB)
-        query_slab = cta.queries.smem[q_stage, consumer, slab, :, :used]
+        query_slab = cta.queries.smem[q_stage, consumer.number, slab, :, :used]
         key_slab = cta.keys.smem[stage, slab, :, :used]
         scores = tc.wgmma_async(cta.qk, scores, query_slab, key_slab, accumulate=slab > 0)
     tc.wgmma_commit()

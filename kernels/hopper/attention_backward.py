@@ -255,7 +255,7 @@ def consume(cta: BackwardCta, number, dk, dv, softmax_scale):
     while cta.drawn[0] >= 0:
         tile = cta.tiles.tile_at(cta.drawn)
         clear_keys(cta, tile)
-        (dk_sum, dv_sum), visit = differentiate(cta, consumer, tile, visit)
+        (dk_sum, dv_sum), visit = differentiate(consumer, tile, visit)
         # All products of both consumers have read the keys.
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
         first = tile.sequence.key_start + tile.key()
@@ -283,7 +283,7 @@ def halves(smem):
 
 @dataclass
 class Consumer:
-    """A consumer warpgroup: its products, and its views of keys and values.
+    """A consumer warpgroup of a CTA: its products, and its views of keys and values.
 
     Attributes
     ----------
@@ -295,6 +295,7 @@ class Consumer:
         Its 64 keys and values: (slabs, 64, 64).
     """
 
+    cta: BackwardCta
     number: Any
     leader: Any
     score: Any
@@ -314,71 +315,70 @@ def make_consumer(cta: BackwardCta, number):
     dq = dq_product(dtype)
     k_rows, v_rows = halves(cta.keys)[number], halves(cta.values)[number]
     leader = tc.threadIdx.x % WARPGROUP == 0
-    return Consumer(number, leader, score, dk, dv, dq, k_rows, v_rows)
+    return Consumer(cta, number, leader, score, dk, dv, dq, k_rows, v_rows)
 
 
-def differentiate(cta: BackwardCta, consumer: Consumer, tile: KeyTile, visit):
+def differentiate(consumer: Consumer, tile: KeyTile, visit):
     """Compute dK and dV of 64 keys over all visits, and dQ of each visit.
 
     A block has one or two parts of 64 queries. No product is in flight from one round of the loop to
     the next one: ptxas would put all products one after the other.
     """
+    cta = consumer.cta
     block, head = tile.end - 1, tc.s32(0)
     wait_for(cta, cta.queries, tile, block, visit.queries)
-    scores = issue_scores(cta, consumer, visit, 0)
+    scores = issue_scores(consumer, visit, 0)
     wait_for(cta, cta.grads, tile, block, state_of(visit.number, cta.config.stages))
-    dp = issue_dp(cta, consumer, visit, 0)
+    dp = issue_dp(consumer, visit, 0)
     tc.wgmma_wait(1)  # the scores are complete
     sums = consumer.dk.d.zeros(), consumer.dv.d.zeros()
-    operand, sums = step_dv_ds(cta, consumer, tile, block, visit, 0, scores, dp, sums)
+    operand, sums = step_dv_ds(consumer, tile, block, visit, 0, scores, dp, sums)
     next_block, next_head = tile.after(block, head)
     while next_block >= tile.first:
-        operand, sums = other_parts(cta, consumer, tile, block, visit, operand, sums)
-        dq = issue_dq(cta, consumer)
+        operand, sums = other_parts(consumer, tile, block, visit, operand, sums)
+        dq = issue_dq(consumer)
         before, visit = visit, visit.next()
         wait_for(cta, cta.queries, tile, next_block, visit.queries)
-        scores = issue_scores(cta, consumer, visit, 0)
-        sums = issue_dk(cta, consumer, before.queries.stage, cta.config.parts - 1, operand, sums)
+        scores = issue_scores(consumer, visit, 0)
+        sums = issue_dk(consumer, before.queries.stage, cta.config.parts - 1, operand, sums)
         tc.wgmma_wait(2)  # dq is complete
         tc.barrier_arrive(READ_BARRIER + consumer.number, CONSUMERS * WARPGROUP)
-        hand_over(cta, consumer, dq.elements(), state_of(before.number + 2, DQ_STAGES), tile, block, head)
+        hand_over(consumer, dq.elements(), state_of(before.number + 2, DQ_STAGES), tile, block, head)
         wait_for(cta, cta.grads, tile, next_block, state_of(visit.number, cta.config.stages))
-        dp = issue_dp(cta, consumer, visit, 0)
+        dp = issue_dp(consumer, visit, 0)
         tc.wgmma_wait(2)  # the scores are complete; dk and dP may still be in flight
         block, head = next_block, next_head
         next_block, next_head = tile.after(block, head)
-        operand, sums = step_dv_ds(
-            cta, consumer, tile, block, visit, 0, scores, dp, sums, before.queries.stage
-        )
-    operand, sums = other_parts(cta, consumer, tile, block, visit, operand, sums)
-    dq = issue_dq(cta, consumer)
-    sums = issue_dk(cta, consumer, visit.queries.stage, cta.config.parts - 1, operand, sums)
+        operand, sums = step_dv_ds(consumer, tile, block, visit, 0, scores, dp, sums, before.queries.stage)
+    operand, sums = other_parts(consumer, tile, block, visit, operand, sums)
+    dq = issue_dq(consumer)
+    sums = issue_dk(consumer, visit.queries.stage, cta.config.parts - 1, operand, sums)
     tc.wgmma_wait(0)
-    hand_over(cta, consumer, dq.elements(), state_of(visit.number + 2, DQ_STAGES), tile, block, head)
+    hand_over(consumer, dq.elements(), state_of(visit.number + 2, DQ_STAGES), tile, block, head)
     cta.queries.empty[visit.queries.stage].arrive(pred=consumer.leader)
     return sums, visit.next()
 
 
-def other_parts(cta: BackwardCta, consumer: Consumer, tile: KeyTile, block, visit, operand, sums):
+def other_parts(consumer: Consumer, tile: KeyTile, block, visit, operand, sums):
     """Continue with the second part of a block, if it has one."""
+    cta = consumer.cta
     for part in tc.static_range(1, cta.config.parts):
-        scores = issue_scores(cta, consumer, visit, part)
-        sums = issue_dk(cta, consumer, visit.queries.stage, part - 1, operand, sums)
-        dp = issue_dp(cta, consumer, visit, part)
+        scores = issue_scores(consumer, visit, part)
+        sums = issue_dk(consumer, visit.queries.stage, part - 1, operand, sums)
+        dp = issue_dp(consumer, visit, part)
         tc.wgmma_wait(2)
-        operand, sums = step_dv_ds(cta, consumer, tile, block, visit, part, scores, dp, sums)
+        operand, sums = step_dv_ds(consumer, tile, block, visit, part, scores, dp, sums)
     return operand, sums
 
 
-def step_dv_ds(
-    cta: BackwardCta, consumer: Consumer, tile: KeyTile, block, visit, part, scores, dp, sums, before=None
-):
+def step_dv_ds(consumer: Consumer, tile: KeyTile, block, visit, part, scores, dp, sums, before=None):
     """Compute Pᵀ and dSᵀ of one part of a block: add Pᵀ dO to dv, and put dSᵀ into shared memory.
 
     `scores` are complete. `dp`, and dk of the part before, may be in flight. In the end, no product
     is in flight. `before`: the stage of Q of the block before, which is free then. Returns
     dSᵀ as an operand, and the sums.
     """
+    cta = consumer.cta
     rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, visit.number % cta.config.stages
     query = block * cta.config.BM + 64 * part
     lse_log2 = tc.load_columns(cta.queries.rows[visit.queries.stage, rows], scores)
@@ -404,27 +404,31 @@ def step_dv_ds(
     return operand, (dk, dv)
 
 
-def issue_scores(cta: BackwardCta, consumer: Consumer, visit, part):
+def issue_scores(consumer: Consumer, visit, part):
     """Issue k qᵀ of 64 queries."""
+    cta = consumer.cta
     k_rows = consumer.k_rows
     return issue(consumer.score, k_rows, cta.queries.smem[visit.queries.stage], part, cta.traits.depth)
 
 
-def issue_dp(cta: BackwardCta, consumer: Consumer, visit, part):
+def issue_dp(consumer: Consumer, visit, part):
     """Issue dPᵀ = v dOᵀ of 64 queries."""
+    cta = consumer.cta
     stage = visit.number % cta.config.stages
     return issue(consumer.score, consumer.v_rows, cta.grads.smem[stage], part, cta.traits.width)
 
 
-def issue_dk(cta: BackwardCta, consumer: Consumer, stage, part, operand, sums):
+def issue_dk(consumer: Consumer, stage, part, operand, sums):
     """Issue dk += dSᵀ q of 64 queries."""
+    cta = consumer.cta
     dk, dv = sums
     queries = cta.queries.smem[stage, : slabs(cta.traits.depth), 64 * part : 64 * part + 64]
     return issue_sum(consumer.dk, dk, operand, queries), dv
 
 
-def issue_dq(cta: BackwardCta, consumer: Consumer):
+def issue_dq(consumer: Consumer):
     """Issue this consumer's share of dS k: 64 of 128 rows, or 64 rows and one slab of columns."""
+    cta = consumer.cta
     shape, strides = (cta.keys.shape[0], 1, 128, SLAB), (128 * SLAB, 128 * SLAB, SLAB, 1)
     keys, by_rows = cta.keys.with_parts(shape=shape, strides=strides), cta.config.parts > 1
     ds = cta.exchange[consumer.number if by_rows else 0]

@@ -28,12 +28,12 @@ def dq_product(dtype):
     return tc.wgmma.m64n64k16(dtype, dtype, tc.f32)
 
 
-def hand_over(cta, consumer, dq, state, tile: KeyTile, block, head):
+def hand_over(consumer, dq, state, tile: KeyTile, block, head):
     """Write the consumer's share of dQ to shared memory in the order of registers, for `add_up`.
 
     state: the position of the stage, with the phase in which it is empty.
     """
-    stage = state.stage
+    cta, stage = consumer.cta, state.stage
     cta.empty_dq[stage].wait(state.phase)
     if consumer.leader & (consumer.number == 0):
         entry = cta.dq_visit[stage]

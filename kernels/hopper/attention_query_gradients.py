@@ -183,7 +183,29 @@ def produce(cta: QueryCta, tickets):
     cta.queries.full[0].arrive()
 
 
-def consume(cta: QueryCta, number, dq, rows, softmax_scale):
+@dataclass
+class QueryRows:
+    """The 64 queries of a consumer in a query tile.
+
+    Attributes
+    ----------
+    consumer : s32
+        Number of the consumer.
+    first : s32
+        The first query.
+    lse_log2, delta : RowValues
+        Numbers of each query, see attention_gradients.
+    """
+
+    cta: QueryCta
+    consumer: Any
+    tile: QueryTile
+    first: Any
+    lse_log2: Any
+    delta: Any
+
+
+def consume(cta: QueryCta, number, dq, row_arrays, softmax_scale):
     """Compute dQ of 64 rows of each query tile."""
     tile_phase = tc.u32(0)
     states = tuple(consumer_state(part.smem.shape[0]) for part in (cta.keys, cta.values))
@@ -196,8 +218,9 @@ def consume(cta: QueryCta, number, dq, rows, softmax_scale):
         sequence, row = cta.blocks.at(tile.sequence), tile.first + 64 * number
         # The second consumer may have no queries. Then it computes others again, and stores nothing.
         at = sequence.slot(min(row // 64, sequence.blocks() - 1), tile.head, cta.tiles.heads) * 64
-        lse_log2, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in rows)
-        total, states = sum_up(cta, number, tile, row, lse_log2, delta, states)
+        lse_log2, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in row_arrays)
+        rows = QueryRows(cta, number, tile, row, lse_log2, delta)
+        total, states = sum_up(rows, states)
         # Each warp overwrites its own 16 rows of Q, whose products are complete.
         staging = cta.queries.smem[0, number]
         stage_matrices(
@@ -215,21 +238,20 @@ def consume(cta: QueryCta, number, dq, rows, softmax_scale):
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
 
-def sum_up(cta: QueryCta, number, tile: QueryTile, row, lse_log2, delta, states):
+def sum_up(rows: QueryRows, states):
     """dq of 64 queries over all their key tiles.
 
     No product is in flight from one round of the loop to the next one.
     """
+    cta, tile, number = rows.cta, rows.tile, rows.consumer
     leader, key = tc.threadIdx.x % WARPGROUP == 0, tile.last
     wait_for(cta, states)
     if cta.traits.packed and key + BN > tile.seen.keys:
         for part, state in zip((cta.keys, cta.values), states, strict=True):
             clear(part.smem[state.stage], tile.seen.keys - key, CONSUMERS * WARPGROUP)
         tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
-    products = issue_scores(cta, number, states)
-    operand = tc.as_operand(
-        step_ds(cta, number, tile, row, key, states, products, lse_log2, delta), cta.sums.a
-    )
+    products = issue_scores(rows, states)
+    operand = tc.as_operand(step_ds(rows, key, states, products), cta.sums.a)
     total = cta.sums.d.zeros()
     for _ in tc.range(1, tile.count):
         key, before = key - BN, states
@@ -237,9 +259,9 @@ def sum_up(cta: QueryCta, number, tile: QueryTile, row, lse_log2, delta, states)
         wait_for(cta, states)
         tc.barrier(ORDER_BARRIER + number, 2 * WARPGROUP)
         total = issue_sum(cta.sums, total, operand, cta.keys.smem[before[0].stage])
-        products = issue_scores(cta, number, states)
+        products = issue_scores(rows, states)
         tc.barrier_arrive(ORDER_BARRIER + 1 - number, 2 * WARPGROUP)
-        ds = step_ds(cta, number, tile, row, key, states, products, lse_log2, delta, before[0].stage)
+        ds = step_ds(rows, key, states, products, before[0].stage)
         operand = tc.as_operand(ds, cta.sums.a)
     total = issue_sum(cta.sums, total, operand, cta.keys.smem[states[0].stage])
     tc.wgmma_wait(0)
@@ -258,29 +280,33 @@ def wait_for(cta: QueryCta, states):
         part.full[state.stage].wait(state.phase)
 
 
-def issue_scores(cta: QueryCta, number, states):
+def issue_scores(rows: QueryRows, states):
     """Issue q kᵀ and dO vᵀ, one group each. With tanh, the registers for dO vᵀ are free later."""
-    queries = cta.queries.smem[0, number]
+    cta = rows.cta
+    queries = cta.queries.smem[0, rows.consumer]
     scores = issue(cta.score, queries, cta.keys.smem[states[0].stage], 0, cta.traits.depth)
-    return scores, None if cta.traits.softcap else issue_dp(cta, number, states)
+    return scores, None if cta.traits.softcap else issue_dp(rows, states)
 
 
-def issue_dp(cta: QueryCta, number, states):
+def issue_dp(rows: QueryRows, states):
     """Issue dP = dO vᵀ."""
-    return issue(cta.score, cta.grads.smem[0, number], cta.values.smem[states[1].stage], 0, cta.traits.width)
+    cta = rows.cta
+    return issue(
+        cta.score, cta.grads.smem[0, rows.consumer], cta.values.smem[states[1].stage], 0, cta.traits.width
+    )
 
 
-def step_ds(cta: QueryCta, number, tile: QueryTile, row, key, states, products, lse_log2, delta, before=None):
+def step_ds(rows: QueryRows, key, states, products, before=None):
     """Compute dS from the products that `issue_scores` has issued. In the end, no product is in flight.
 
     before: the stage of K that dq has read, if its product came before the scores.
     """
-    (scores, dp), leader = products, tc.threadIdx.x % WARPGROUP == 0
+    cta, (scores, dp), leader = rows.cta, products, tc.threadIdx.x % WARPGROUP == 0
     tc.wgmma_wait(0 if dp is None else 1)  # dq and the scores are complete
     if before is not None:
         cta.keys.empty[before].arrive(pred=leader)
-    _, ds_factor = softmax_of(cta, tile.seen, scores, row, key, lse_log2)
-    dp = issue_dp(cta, number, states) if dp is None else dp
+    _, ds_factor = softmax_of(cta, rows.tile.seen, scores, rows.first, key, rows.lse_log2)
+    dp = issue_dp(rows, states) if dp is None else dp
     tc.wgmma_wait(0)
     cta.values.empty[states[1].stage].arrive(pred=leader)
-    return ds_factor * (dp - delta)
+    return ds_factor * (dp - rows.delta)
