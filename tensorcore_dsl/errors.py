@@ -22,7 +22,7 @@
         └── DebuggerQuit          the debugger was left with `quit`
 
 Code that runs correctly but slowly raises a PerformanceWarning. Threads that write the same value
-to the same place without an order raise a RaceWarning.
+to the same bytes without an order raise a RaceWarning.
 
 Errors leave the library through functions under `@public`, which remove the frames of the library
 from their traceback.
@@ -103,7 +103,7 @@ class Loc:
 
 
 def place_of_error(error: Exception, caller: Loc | None) -> Loc | None:
-    """Place where Python raised an error in functions of the user that `caller` has called."""
+    """Location at which Python raised an error in functions of the user that `caller` has called."""
     trace = error.__traceback__
     while trace is not None:
         filename = _file(trace.tb_frame)

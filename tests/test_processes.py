@@ -691,12 +691,12 @@ class TestMemory:
         arena.give_back()
         assert x[2] == 2
 
-    def test_places_are_those_of_views(self, arena):
+    def test_a_described_array_is_the_same_memory(self, arena):
         x = np.arange(24).reshape(4, 6)[::-1, 1:4]
         (moved,) = arena.take([GlobalPointer(x, "x")])
-        place = arena.place(moved.array)
-        assert place is not None and arena.place(x) is None
-        view = arena.view(place)
+        described = arena.view(moved.array)
+        assert described is not None and arena.view(x) is None
+        view = arena.array(described)
         assert np.array_equal(view, x) and np.shares_memory(view, moved.array)
 
     def test_copied_back_after_an_error(self):

@@ -126,10 +126,10 @@ class Finding:
     times: int = 1
 
     @classmethod
-    def of(cls, error: Exception, kernel: str, place: Loc | None = None, launch: int = 1) -> Finding:
-        """place: where a warning was issued that has no location of its own."""
+    def of(cls, error: Exception, kernel: str, issued_at: Loc | None = None, launch: int = 1) -> Finding:
+        """issued_at: the location at which a warning without a location of its own was issued."""
         message = str(getattr(error, "message", "") or error)
-        loc, first = getattr(error, "loc", None) or place, getattr(error, "first", None)
+        loc, first = getattr(error, "loc", None) or issued_at, getattr(error, "first", None)
         sentence = message.split("\n")[0] if first is not None else message
         who, other_who = [*_WHO.findall(sentence), "", ""][:2]
         other_kernel = getattr(error, "other_kernel", "") or kernel
@@ -314,8 +314,8 @@ class CheckResult:
                 for one in noted:
                     message = one.message
                     warning = message if isinstance(message, Exception) else one.category(message)
-                    place = Loc(one.filename, one.lineno)
-                    _add(self.warnings, Finding.of(warning, kernel, place, self.launches))
+                    issued_at = Loc(one.filename, one.lineno)
+                    _add(self.warnings, Finding.of(warning, kernel, issued_at, self.launches))
         for one in caught:
             if one not in noted:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
-from tensorcore_dsl.codegen.line_table import Place
+from tensorcore_dsl.codegen.line_table import SourceLine
 from tensorcore_dsl.errors import PerformanceWarning
 from tensorcore_dsl.isa import names
 
@@ -75,10 +75,10 @@ class Diagnostic(NamedTuple):
         warnings.warn_explicit(message, PerformanceWarning, self.filename, self.line)
 
 
-Lines = Mapping[int, Place]  # from lines of PTX
+Lines = Mapping[int, SourceLine]  # from lines of PTX
 
 
-def diagnostics_of(cubin: Cubin, kernel: Place, lines: Callable[[], Lines]) -> tuple[Diagnostic, ...]:
+def diagnostics_of(cubin: Cubin, kernel: SourceLine, lines: Callable[[], Lines]) -> tuple[Diagnostic, ...]:
     """The diagnostics of a kernel's machine code.
 
     `kernel` is where the kernel is defined; `lines` is called only if there are messages.

@@ -142,7 +142,7 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
         "threads": cubin.threads,
         "cluster": cubin.cluster,
         "tensor_maps": [
-            (m.argument, m.axes, m.box, m.swizzle, _place(m.loc), m.im2col or (), m.nan_fill)
+            (m.argument, m.axes, m.box, m.swizzle, _position(m.loc), m.im2col or (), m.nan_fill)
             for m in cubin.tensor_maps
         ],
         "checks": cubin.checks,
@@ -151,7 +151,7 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
     disk_cache.store(entry, ptx + log + cubin.code, json.dumps(head))
 
 
-def _place(loc: Loc | None) -> tuple[str, int, int, int, str] | None:
+def _position(loc: Loc | None) -> tuple[str, int, int, int, str] | None:
     """A location without its call sites."""
     if loc is None:
         return None

@@ -1,7 +1,7 @@
 """Source lines in PTX: `.file` and `.loc` directives (PTX manual 11.5.3, 11.5.4), and back.
 
 Profilers, cuda-gdb and compute-sanitizer read them from the machine code. An instruction of an
-inlined function also names the function and the place of the call.
+inlined function also names the function and the location of the call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIRECTIVE = re.compile(r"\s*\.(?:loc|file|section|b8)\b|\s*\$function\d+:$")
 _FILE = re.compile(r"\s*\.file (\d+) \"(.*)\"")
 _LOC = re.compile(r"\s*\.loc (\d+) (\d+) \d+(?:,.*)?$")
 
-Place = tuple[str, int]  # a file, and a line of it
+SourceLine = tuple[str, int]  # a file, and a line of it
 
 
 def wanted(option: bool | None) -> bool:
@@ -56,27 +56,27 @@ class LineTable:
         return bool(self.functions)
 
     def directives(self, loc: Loc | None) -> Iterator[str]:
-        """Directives in front of an instruction from this place; none if the last one had them."""
+        """Directives in front of an instruction from this location; none if the last one had them."""
         loc = loc and replace(loc, end_column=0)
         if loc is None or loc == self.loc:
             return
         self.loc = loc
         *inner, outermost = loc.chain()
         chain = [outermost, *reversed(inner)]
-        for depth, place in enumerate(chain):
-            # `inlined_at` names a place that was declared before, with the calls around it.
-            where = self._place(place)
-            if place is not loc and self.declared.get(where) == place:
+        for depth, caller in enumerate(chain):
+            # `inlined_at` names a location that was declared before, with the calls around it.
+            where = self._text(caller)
+            if caller is not loc and self.declared.get(where) == caller:
                 continue
-            self.declared[where] = place
+            self.declared[where] = caller
             text = f"    .loc {where}"
             if depth:
-                function = self.functions.setdefault(place.function, len(self.functions))
+                function = self.functions.setdefault(caller.function, len(self.functions))
                 text += f", function_name {_LABEL}{function}, "
-                text += f"inlined_at {self._place(chain[depth - 1])}"
+                text += f"inlined_at {self._text(chain[depth - 1])}"
             yield text
 
-    def _place(self, loc: Loc) -> str:
+    def _text(self, loc: Loc) -> str:
         """File, line and column, the column counted from 1."""
         filename = printable(loc.filename)
         file = self.files.setdefault(filename, len(self.files) + 1)
@@ -101,18 +101,18 @@ class LineTable:
 def original_names(kernel: Kernel) -> dict[str, str]:
     """The name of each file of the kernel's source, by the name that tools see."""
     locs = (node.loc for node in walk(kernel.body) if node.loc is not None)
-    names = {loc.filename for place in locs for loc in place.chain()}
+    names = {loc.filename for leaf in locs for loc in leaf.chain()}
     return {printable(name): name for name in names}
 
 
-def source_lines(text: str, kernel: Kernel, counted: bool = True) -> dict[int, Place]:
+def source_lines(text: str, kernel: Kernel, counted: bool = True) -> dict[int, SourceLine]:
     """The source of each line of the kernel's PTX with directives.
 
     counted: lines are numbered with the directives; else as in the text without them.
     """
     originals = original_names(kernel)
     files: dict[str, str] = {}
-    sources: dict[int, Place] = {}
+    sources: dict[int, SourceLine] = {}
     number, source, in_section = 0, None, False
     for line in text.splitlines():
         directive = in_section or _DIRECTIVE.match(line) is not None

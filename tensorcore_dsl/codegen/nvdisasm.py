@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorcore_dsl.codegen.cubin import Cubin
-from tensorcore_dsl.codegen.line_table import Place
+from tensorcore_dsl.codegen.line_table import SourceLine
 from tensorcore_dsl.codegen.programs import installed
 from tensorcore_dsl.errors import AssemblyError
 
@@ -25,7 +25,7 @@ class SassLine(NamedTuple):
     """A label or an instruction. live: general registers that hold a value behind it."""
 
     text: str
-    place: Place | None
+    source: SourceLine | None
     live: int | None
 
 
@@ -61,15 +61,15 @@ def _run(program: Path, path: Path, kernel: str, *options: str) -> list[str]:
 
 
 def _lines(text: list[str], live: Mapping[str, str], files: Mapping[str, str]) -> Iterator[SassLine]:
-    place, fresh = None, True
+    source, fresh = None, True
     for line in text:
         if match := _PLACE.match(line):
             if fresh:  # of an inlined function: its own line comes first, then those of the calls
-                place = files.get(match[1], match[1]), int(match[2])
+                source = files.get(match[1], match[1]), int(match[2])
             fresh = False
         elif match := _INSTRUCTION.match(line):
             count = live.get(match[1], "")
-            yield SassLine(f"{match[1]}  {match[2]}", place, int(count) if count else None)
+            yield SassLine(f"{match[1]}  {match[2]}", source, int(count) if count else None)
             fresh = True
         elif re.match(r"\.L\w*:", line):
             yield SassLine(line.split()[0], None, None)

@@ -12,8 +12,8 @@ _WHEELS = ("nvidia/cu*/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin
 
 
 def installed(program: str) -> Iterator[Path]:
-    """Places of `program`: NVIDIA's wheels, CUDA_HOME and CUDA_PATH, PATH, the toolkit's default
-    directory, Triton's copy. A place may lack the file."""
+    """Paths of `program`: NVIDIA's wheels, CUDA_HOME and CUDA_PATH, PATH, the toolkit's default
+    directory, Triton's copy. A path may lack the file."""
     name = f"{program}.exe" if sys.platform == "win32" else program
     *wheels, triton = _WHEELS
     roots = [Path(entry) for entry in sys.path if entry]

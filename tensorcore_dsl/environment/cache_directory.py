@@ -1,4 +1,4 @@
-"""Directory of all caches: its place, and whether its contents can be trusted.
+"""Directory of all caches: its path, and whether its contents can be trusted.
 
 Entries are machine code and pickled objects, so whoever may write there may run code as this
 user. A directory is used only if it belongs to this user (or root), and nobody else may write in

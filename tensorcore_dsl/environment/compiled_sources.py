@@ -30,7 +30,7 @@ class FunctionKey(EagerDict):
         self._files = files
 
     def name(self) -> str:
-        """Key of this function: its place, all code, and the values in it."""
+        """Key of this function: its file, all code, and the values in it."""
         return repr((self._function.__code__.co_filename, *self._reached[1]))
 
     def sources(self) -> str:

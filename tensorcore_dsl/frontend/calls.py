@@ -130,11 +130,11 @@ class Calls(Comprehensions):
             return self.call(function, args, keywords)
         except OperandError as error:
             if error.loc is None and (function is emit or isinstance(function, Instruction)):
-                error.loc = self._place_of_operand(node, error, first=int(function is emit))
+                error.loc = self._loc_of_operand(node, error, first=int(function is emit))
             raise
 
-    def _place_of_operand(self, node: ast.Call, error: OperandError, first: int) -> Loc | None:
-        """The place of the argument that an instruction rejected; `first` is its first operand."""
+    def _loc_of_operand(self, node: ast.Call, error: OperandError, first: int) -> Loc | None:
+        """The location of the argument that an instruction rejected; `first` is its first operand."""
         misfit = self.builder.misfit
         starred = any(isinstance(arg, ast.Starred) for arg in node.args)
         if misfit is None or misfit[0] is not error or starred:

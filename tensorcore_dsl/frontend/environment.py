@@ -52,7 +52,7 @@ class Frame:
     is_kernel: bool = False
     nonlocals: set[str] = field(default_factory=set)
     conditions: int = 0
-    places: dict[ast.AST, Loc] = field(default_factory=dict)
+    locs: dict[ast.AST, Loc] = field(default_factory=dict)
 
     @property
     def cells(self) -> dict[str, Any]:

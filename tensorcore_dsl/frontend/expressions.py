@@ -104,21 +104,21 @@ class Expressions:
     def frame(self) -> Frame:
         return self.frames[-1]
 
-    # -- places --------------------------------------------------------------------------------
+    # -- locations -----------------------------------------------------------------------------
 
     def locate(self, node: ast.AST | None = None) -> Loc | None:
-        """The place in the user's source of `node`, or of the node under evaluation."""
+        """The location in the user's source of `node`, or of the node under evaluation."""
         node = node or self.node
         if not self.frames or node is None:
             return None
         frame = self.frames[-1]
-        place = frame.places.get(node)
-        if place is None:
-            place = frame.places[node] = _place(frame, node)
-        return place
+        loc = frame.locs.get(node)
+        if loc is None:
+            loc = frame.locs[node] = _loc(frame, node)
+        return loc
 
     def guarded(self, node: ast.AST, evaluate: Callable[[Any], Any]) -> Any:
-        """`evaluate(node)`; ops and errors get the place of the node."""
+        """`evaluate(node)`; ops and errors get the location of the node."""
         outer, self.node = self.node, node
         try:
             return evaluate(node)
@@ -450,7 +450,7 @@ def check_index(container: Any, index: Any) -> None:
     )
 
 
-def _place(frame: Frame, node: Any) -> Loc:
+def _loc(frame: Frame, node: Any) -> Loc:
     one_line = node.end_lineno == node.lineno
     return Loc(
         frame.source.filename,

@@ -114,7 +114,7 @@ class Flow(Calls):
         return None
 
     def mark(self, node: ast.AST, kind: str, names: frozenset[str] = frozenset()) -> None:
-        """A place where the emulator may stop; only debug builds have any."""
+        """Add a point at which the emulator may stop; only debug builds have any."""
         if self.builder.scopes is not None:
             self.guarded(node, lambda _: self.builder.append(self._mark(kind, names)))
 

@@ -1,4 +1,4 @@
-"""Syntax trees of Python functions, and places in their source."""
+"""Syntax trees of Python functions, and locations in their source."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _parameters(node: Function) -> tuple[str, ...]:
 
 
 def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) -> bool:
-    """True if the node encloses a place of the source."""
+    """True if the node encloses a range of the source."""
     start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
     return start <= (line, column) and (end_line, end_column) <= end
 
 
-def _place_of_yield(function: Any) -> Loc | None:
+def _loc_of_yield(function: Any) -> Loc | None:
     """The first `yield` or `await` of a generator or a coroutine."""
     source = source_of(function)
     if source is None:
@@ -100,7 +100,7 @@ def require_source(function: Any) -> Source:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UnsupportedSyntax(
             f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain functions",
-            _place_of_yield(function) or Loc.of_function(function),
+            _loc_of_yield(function) or Loc.of_function(function),
         )
     source = source_of(function)
     if source is None:

@@ -15,7 +15,8 @@ from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, owner_of,
 MIN_BYTES = 1 << 28  # of the arena; untouched pages cost nothing
 KEPT_BYTES = 1 << 26  # of memory that stay occupied between launches
 HEADER_BYTES = mmap.PAGESIZE  # in front of the arrays
-Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
+# Offset in the arena, shape, dtype, strides, and whether the array may be written.
+ArenaView = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 
 
 @dataclass
@@ -109,9 +110,9 @@ class Arena:
             first, low = array.__array_interface__["data"][0], span(array)[0]
             home = next(r for r in stretches if r.low <= low < r.high)
             offset, writable = home.offset + first - home.low, array.flags.writeable
-            place = offset, array.shape, array.dtype, array.strides, writable
+            view = offset, array.shape, array.dtype, array.strides, writable
             more = {"home": low} if hasattr(argument, "home") else {}
-            return replace(argument, array=self.view(place), **more)
+            return replace(argument, array=self.array(view), **more)
 
         moved_arguments = [moved(argument) for argument in arguments]
         self._stretches = stretches  # not before: an interrupt may have ended the copies
@@ -126,16 +127,16 @@ class Arena:
             self._memory.madvise(mmap.MADV_REMOVE, HEADER_BYTES)
         self._stretches = []
 
-    def place(self, array: np.ndarray) -> Place | None:
-        """Offset of an array in this memory; None if it lies elsewhere."""
+    def view(self, array: np.ndarray) -> ArenaView | None:
+        """Describe an array in this memory; None if it lies elsewhere."""
         offset = array.__array_interface__["data"][0] - self._start
         if not 0 <= offset < self.bytes.size or not array.size:
             return None
         return offset, array.shape, array.dtype, array.strides, array.flags.writeable
 
-    def view(self, place: Place) -> np.ndarray:
-        """The array at a place."""
-        offset, shape, dtype, strides, writable = place
+    def array(self, view: ArenaView) -> np.ndarray:
+        """The array that `view` has described, in any process."""
+        offset, shape, dtype, strides, writable = view
         buffer: Any = self.bytes
         array = np.ndarray(shape, dtype, buffer, offset, strides)
         array.flags.writeable = writable

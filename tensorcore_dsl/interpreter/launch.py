@@ -108,7 +108,7 @@ class EmulatedLaunch(EagerDict):
     recorder : Recorder or None
         Records the first CTAs for a timeline.
     queued : Queued or None
-        The place in a stream, for races with launches that may run at the same time.
+        The position in a stream, for races with launches that may run at the same time.
     overlap : Overlap or None
         Runs the launch together with others. The machine asks it before each step.
     devices : int

@@ -154,7 +154,7 @@ class _Pickler(pickle.Pickler):
             return item.serial
         if isinstance(item, Team):
             return _TEAM
-        return self.arena.place(item) if type(item) is np.ndarray else None
+        return self.arena.view(item) if type(item) is np.ndarray else None
 
 
 class _Unpickler(pickle.Unpickler):
@@ -165,7 +165,7 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, name: Any) -> Any:
         if name == _TEAM:
             return ALONE
-        return PROGRAMS[name] if isinstance(name, int) else self.arena.view(name)
+        return PROGRAMS[name] if isinstance(name, int) else self.arena.array(name)
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def _merge(kernel: Kernel) -> dict[Value, Value]:
     values = list(dict.fromkeys(v for _, left, right in pairs for v in (left, right)))
     if not values:
         return {}
-    graph = _Interference({value: 1 << place for place, value in enumerate(values)})
+    graph = _Interference({value: 1 << bit for bit, value in enumerate(values)})
     graph.kernel(kernel)
     if graph.dead:
         _rewrite(kernel.body, lambda node: [] if node in graph.dead else [node])

@@ -160,7 +160,7 @@ class Jump:
 
 @dataclass(eq=False)
 class Label:
-    """A place where a `Goto` leads; only kernels that were read from PTX have these."""
+    """The target of a `Goto`; only kernels that were read from PTX have these."""
 
     name: str
     loc: Loc | None = None
@@ -192,7 +192,7 @@ class Keep:
 
 @dataclass(eq=False)
 class Mark:
-    """A place where the emulator may stop or record; only debug builds have it.
+    """A point at which the emulator may stop or record; only debug builds have it.
 
     Attributes
     ----------

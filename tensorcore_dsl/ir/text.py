@@ -86,14 +86,14 @@ class _Writer:
             yield f"loc {number} {where} {json.dumps(loc.function)}{caller}"
 
     def line(self, text: str, loc: Loc | None = None) -> None:
-        end = f" #{self.place(loc)}" if self.locations and loc is not None else ""
+        end = f" #{self.number_of(loc)}" if self.locations and loc is not None else ""
         self.lines.append(f"{'  ' * self.depth}{text}{end}")
 
-    def place(self, loc: Loc) -> int:
+    def number_of(self, loc: Loc) -> int:
         """The number of `loc` in the table; its callers come first."""
         if loc not in self.table:
             if loc.caller is not None:
-                self.place(loc.caller)
+                self.number_of(loc.caller)
             self.table[loc] = len(self.table)
         return self.table[loc]
 

@@ -122,7 +122,7 @@ class Missing:
 
 @dataclass(eq=False)
 class Scope:
-    """The variables of one function at a place: views by name.
+    """The variables of one function at a point of its code: views by name.
 
     outside: mappings in which names are looked up that the function does not have.
     """

@@ -186,7 +186,7 @@ def set_registers(ctx: Context, instr: Instruction, count: int) -> Any:
 # -- rows --------------------------------------------------------------------------------------
 
 # Where tensor loads write: the space, multicast with its mask, and the PTX version.
-PLACES = (
+DESTINATIONS = (
     ("shared::cluster", "", "", "", "8.0"),
     ("shared::cluster", ".multicast::cluster", ", mask:b16", ", {mask}", "8.0"),
     ("shared::cta", "", "", "", "8.6"),
@@ -235,16 +235,16 @@ def _tensor_loads(rank: int, im2col: bool) -> list[Row]:
     fields = _tensor_fields(rank, im2col)
     return [
         row(
-            f"cp.async.bulk.tensor.{rank}d.{place}.global.{mode}.mbarrier::complete_tx::bytes{cast}{hint}",
+            f"cp.async.bulk.tensor.{rank}d.{space}.global.{mode}.mbarrier::complete_tx::bytes{cast}{hint}",
             f"dst:[u32], map:u64, {coordinates}, bar:[u32]{offsets}{mask}{policy}",
             "9.7.9.25.5.2",
             load_tensor,
             effects=COPY,
             template=f"{{dst}}, {box}, {{bar}}{offsets_text}{mask_text}{policy_text}",
-            access=TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
+            access=TENSOR_LOAD.replace("dst shared::cluster", f"dst {space}"),
             **fields | {"ptx": ptx, "multicast": "yes" if cast else "-"},
         )
-        for place, cast, mask, mask_text, ptx in PLACES
+        for space, cast, mask, mask_text, ptx in DESTINATIONS
         for hint, policy, policy_text in HINTS
     ]
 
@@ -325,8 +325,8 @@ MBARRIERS = [
           (RELAXED, "shared::cta", BARRIER, "90", "8.6"), (RELAXED, "shared::cluster", CLUSTER, "90", "8.6"))],
 ]
 BULK = [
-    *[row(f"cp.async.bulk.{_place}.global.mbarrier::complete_tx::bytes{_cast}{_hint}",              f"dst:[u32], src:[u64], size:u32, bar:[u32]{_mask}{_policy}", "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", f"dst {_place}"), effects=COPY, requires="90", ptx=_ptx, multicast="yes" if _cast else "-")
-      for _place, _cast, _mask, _, _ptx in PLACES for _hint, _policy, _ in HINTS if not (_cast and _hint)],
+    *[row(f"cp.async.bulk.{_space}.global.mbarrier::complete_tx::bytes{_cast}{_hint}",              f"dst:[u32], src:[u64], size:u32, bar:[u32]{_mask}{_policy}", "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", f"dst {_space}"), effects=COPY, requires="90", ptx=_ptx, multicast="yes" if _cast else "-")
+      for _space, _cast, _mask, _, _ptx in DESTINATIONS for _hint, _policy, _ in HINTS if not (_cast and _hint)],
     *[row("cp.async.bulk.prefetch.L2.global" + _hint,                                               "src:[u64], size:u32" + _policy,                         "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, **HOPPER)
       for _hint, _policy, _ in HINTS],
     row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, access=SHARE, effects=SHARED_COPY, **HOPPER),

@@ -157,7 +157,7 @@ class Rewrite(Enum):
     ACCESS = auto()  # a load, store or atomic
     MBARRIER_ADDRESS = auto()  # an operation of an mbarrier
     PREFETCH = auto()
-    MAPA = auto()  # the address of the same place in another CTA
+    MAPA = auto()  # the address of the same offset in another CTA
     CTA_RANK = auto()  # the rank of the CTA whose shared memory holds an address
     ISSPACEP = auto()
     MBARRIER_STATE = auto()  # an arrival that returns a state, or a wait for one

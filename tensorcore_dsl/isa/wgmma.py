@@ -253,7 +253,7 @@ class Multiplication:
             lines.load(self.ctx, some, out)
 
     def clear(self, some: np.ndarray) -> None:
-        """Set C, which has the place of D, to zero for warpgroups of `some` that do not keep it."""
+        """Set C, which is stored in D, to zero for warpgroups of `some` that do not keep it."""
         if self.dropped is not None:
             for group in np.flatnonzero(self.dropped & some).tolist():
                 self.c[:, group * THREADS : (group + 1) * THREADS] = 0

@@ -203,7 +203,7 @@ def _exchanged(operation: str, pointer: Pointer, order: str, scope: str, value: 
     """
     build, dtype = builder(), pointer.dtype
     bits = dtypes.named(f"b{dtype.bits}")
-    place, swap = (
+    element, swap = (
         pointer.accessed(element_size(dtype)),
         names.atomic(pointer.space, "cas", dtype, order, scope),
     )
@@ -215,7 +215,7 @@ def _exchanged(operation: str, pointer: Pointer, order: str, scope: str, value: 
         old = build.convert(Scalar(guess.value, dtype), wide)
         add = operation == "add"
         new = old + value if add else arithmetic.extreme(build, operation, old, value)
-        current = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
+        current = emit(swap, element, guess, Scalar(build.convert(new, dtype).value, bits))
         loop.condition = build.named(names.compare("ne", bits), current, guess).value
     with build.inside(loop.body):
         build.append(Assign(guess.value, (current.value,)))

@@ -15,7 +15,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import both, is_number
-from tensorcore_dsl.values.values import Place, Scalar, Struct
+from tensorcore_dsl.values.values import CheckedAddress, Scalar, Struct
 
 MORE = 2**31 - 1  # numbers that no stride leaves room for: a check of so many fails
 
@@ -70,7 +70,7 @@ class Bound:
 
     Attributes
     ----------
-    place : str
+    axis : str
         The axis, for messages.
     size : int
         Bytes of an element if consecutive elements of memory run along the axis, else 0.
@@ -82,7 +82,7 @@ class Bound:
 
     index: Any
     extent: Any
-    place: str
+    axis: str
     size: int = 0
     length: int = 1
     stride: Any = None
@@ -113,12 +113,12 @@ class Bound:
         wide = dtypes.s64
         actual, expected = (builder().convert(v, wide) for v in (stride, self.stride))
         differ = both(pred, actual != expected)
-        text = f"lines %lld elements apart are no lines of {self.place}, which are %lld apart"
+        text = f"lines %lld elements apart are no lines of {self.axis}, which are %lld apart"
         builder().check(wide, actual, expected, MORE, text, differ)
 
     def message(self, count: int) -> str:
         what = "index %lld leaves" if count == 1 else f"{count} elements from index %lld on leave"
-        return f"{what} {self.place}, which has extent %lld"
+        return f"{what} {self.axis}, which has extent %lld"
 
     def moved(self, elements: Any) -> Bound:
         """The bound of the element so many further along the axis."""
@@ -131,7 +131,7 @@ class AreaBound(Bound):
 
     def message(self, count: int) -> str:
         what = "byte %lld leaves" if count == 1 else f"{count} bytes from byte %lld on leave"
-        return f"{what} {self.place}, which has %lld bytes"
+        return f"{what} {self.axis}, which has %lld bytes"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class RunBound(Bound):
 
     def message(self, count: int) -> str:
         what = "element %lld leaves" if count == 1 else f"{count} elements from %lld on leave"
-        return f"{what} {self.place}, which spans %lld elements of memory"
+        return f"{what} {self.axis}, which spans %lld elements of memory"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class StepBound(Bound):
 
     Attributes
     ----------
-    place
+    axis
         The view.
     length
         Its step.
@@ -158,7 +158,7 @@ class StepBound(Bound):
     def check(self, bytes_: int, pred: Any = None) -> None:
         if bytes_ > self.size:
             raise OperandError(
-                f"a vector of {bytes_ // self.size} elements leaves {self.place}, whose step is "
+                f"a vector of {bytes_ // self.size} elements leaves {self.axis}, whose step is "
                 f"{self.length}: access its elements one by one, or take the vector from the whole"
             )
 
@@ -168,7 +168,7 @@ class RankBound(Bound):
     """The rank of a CTA in a cluster of `extent` CTAs."""
 
     def message(self, count: int) -> str:
-        return f"rank %lld leaves {self.place}, which has %lld CTAs"
+        return f"rank %lld leaves {self.axis}, which has %lld CTAs"
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class Bounded(Struct):
         swizzle = getattr(self, "swizzle", None)  # of tiles, and of pointers into them
         if not builder().checks:
             return self.address
-        address = Place(self.address.value, self.address.dtype)
+        address = CheckedAddress(self.address.value, self.address.dtype)
         if swizzle is not None:
             address.swizzle = swizzle
         return address
@@ -304,14 +304,14 @@ class Axis:
 
     def bounds(self, index: Any, extent: Any, stride: Any) -> Iterator[Bound]:
         """The bounds of an index of this axis, whose elements are `stride` elements apart."""
-        yield Bound(index, extent, self.place, self.size, stride=stride)
+        yield Bound(index, extent, self.axis, self.size, stride=stride)
         for start, step, whole, axis in self.outer:
             apart = stride if step == 1 else None
             at = start + index * step
-            yield Bound(at, whole, axis.place, axis.size, stride=apart, outer=True)
+            yield Bound(at, whole, axis.axis, axis.size, stride=apart, outer=True)
 
     @property
-    def place(self) -> str:
+    def axis(self) -> str:
         return f"axis {self.number} of {self.owner}"
 
     def cut(self, start: Any, step: int, extent: Any, part: Axis) -> Axis:

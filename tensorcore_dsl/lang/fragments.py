@@ -37,7 +37,7 @@ from tensorcore_dsl.values.values import (  # isort: skip
     this_thread,
 )
 
-Place = tuple[Any, Any]  # row and column, each known at compile time or at run time
+Coordinates = tuple[Any, Any]  # row and column, each known at compile time or at run time
 
 
 # -- fragments of scalars ------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def load_elements(
     source: Tile | Array,
     operand: Operand,
     *,
-    origin: Place | None = None,
+    origin: Coordinates | None = None,
     bounded: bool = False,
     otherwise: Any = 0,
     convert: bool = False,
@@ -304,7 +304,7 @@ def load_elements(
     Raises
     ------
     OperandError
-        Another rank, another type without `convert`, a place that is known to be outside.
+        Another rank, another type without `convert`, an index that is known to be outside.
     OutOfBounds
         In emulation, and in checked builds: an element outside the source that is not `bounded`.
 
@@ -326,7 +326,7 @@ def load_elements(
     16.0
     """
     layout = layout_of(operand)
-    origin = check_place(source, layout, origin, bounded)
+    origin = check_coordinates(source, layout, origin, bounded)
     if not convert:
         check_type(source, layout, "convert=True converts")
     elements = load_indices(source, _coordinates(layout, origin), bounded, otherwise)
@@ -336,7 +336,7 @@ def load_elements(
 
 
 def store_elements(
-    target: Tile | Array, value: RegisterGroup, *, origin: Place | None = None, bounded: bool = False
+    target: Tile | Array, value: RegisterGroup, *, origin: Coordinates | None = None, bounded: bool = False
 ) -> None:
     """Store a fragment element by element, converted to the type of `target`.
 
@@ -357,7 +357,7 @@ def store_elements(
     Raises
     ------
     OperandError
-        No fragment, another rank, a place that is known to be outside.
+        No fragment, another rank, an index that is known to be outside.
     OutOfBounds
         In emulation, and in checked builds: an element outside the target that is not `bounded`.
 
@@ -366,12 +366,12 @@ def store_elements(
     load_elements : With an example.
     """
     layout = stored_layout(value)
-    origin = check_place(target, layout, origin, bounded)
+    origin = check_coordinates(target, layout, origin, bounded)
     value = value if value.dtype == target.dtype else value.to(target.dtype)
     store_indices(target, _coordinates(layout, origin), value.elements(), bounded)
 
 
-def _coordinates(layout: Layout, origin: Place) -> list[Place]:
+def _coordinates(layout: Layout, origin: Coordinates) -> list[Coordinates]:
     thread = this_thread(layout)
     every = (layout.formula(thread, slot) for slot in range(layout.slots))
     return [(row + origin[0], col + origin[1]) for row, col in every]
@@ -522,7 +522,7 @@ def check_matrix(memory: Any, spaces: tuple[Any, ...] = (Tile, Array)) -> None:
         raise OperandError(f"a two-dimensional {allowed} is needed, not {describe(memory)}")
 
 
-def check_place(memory: Any, layout: Layout, origin: Place | None, bounded: bool) -> Place:
+def check_coordinates(memory: Any, layout: Layout, origin: Coordinates | None, bounded: bool) -> Coordinates:
     """The origin; OperandError unless `memory` has room for the fragment there, as far as known."""
     check_matrix(memory)
     if origin is not None and (not isinstance(origin, (tuple, list)) or len(origin) != 2):
@@ -544,7 +544,7 @@ def check_extents(
         if isinstance(extent, Scalar) or isinstance(start, Scalar):
             if origin is None and isinstance(memory, Array) and not memory.axes[axis].outer:
                 message = (
-                    f"{covers}; {memory.axes[axis].place} has extent %lld where these are %lld: "
+                    f"{covers}; {memory.axes[axis].axis} has extent %lld where these are %lld: "
                     "say where they lie, origin=..., or give a view"
                 )
                 check_index(extent, size, message, count=0)

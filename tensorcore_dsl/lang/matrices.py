@@ -158,7 +158,7 @@ def movmatrix(value: Element) -> Element:
     Returns
     -------
     scalar
-        Of the same type: the same places of the transpose.
+        Of the same type: the same elements of the transpose.
 
     Raises
     ------

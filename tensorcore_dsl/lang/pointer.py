@@ -396,7 +396,7 @@ def _refuse_fragment(value: Any) -> None:
 
 
 def peer_address(address: Any, rank: Any) -> Any:
-    """The address of the same place in the shared memory of CTA `rank` of the cluster (mapa)."""
+    """The address of the same offset in the shared memory of CTA `rank` of the cluster (mapa)."""
     build = builder()
     if isinstance(rank, Scalar) and rank.dtype.is_integer:
         rank = build.convert(rank, dtypes.u32)

@@ -405,7 +405,7 @@ def load_rows(
     Raises
     ------
     OperandError
-        Another number of dimensions, an origin of another form, a place that is known to be
+        Another number of dimensions, an origin of another form, an index that is known to be
         outside.
     OutOfBounds
         In emulation, and in checked builds: an element outside the source that is not `bounded`.
@@ -460,7 +460,7 @@ def load_columns(
     Raises
     ------
     OperandError
-        Another number of dimensions, an origin of another form, a place that is known to be
+        Another number of dimensions, an origin of another form, an index that is known to be
         outside.
     OutOfBounds
         In emulation, and in checked builds: an element outside the source that is not `bounded`.
@@ -515,7 +515,7 @@ def store_rows(
     Raises
     ------
     OperandError
-        Values that are no row values, an origin of another form, a place that is known to be
+        Values that are no row values, an origin of another form, an index that is known to be
         outside.
     OutOfBounds
         In emulation, and in checked builds: an element outside the target that is not `bounded`.
@@ -548,7 +548,7 @@ def store_columns(
     Raises
     ------
     OperandError
-        Values that are no column values, an origin of another form, a place known to be outside.
+        Values that are no column values, an origin of another form, an index known to be outside.
     OutOfBounds
         In emulation, and in checked builds: an element outside the target that is not `bounded`.
 
@@ -596,7 +596,7 @@ def _indices(
 
 
 def _origin(memory: Tile | Array, origin: Any) -> tuple[Any, ...] | None:
-    """The place of the first value, an index for each dimension; None: the beginning."""
+    """The indices of the first value, one for each dimension; None: the beginning."""
     if memory.ndim == 1 and (origin is None or isinstance(origin, (int, Scalar))):
         return None if origin is None else (origin,)
     if memory.ndim == 2 and isinstance(origin, (tuple, list)) and len(origin) == 2:

@@ -386,7 +386,7 @@ class Tile(Indexed):
     def span(self) -> tuple[Any, int]:
         """The address of the first byte of its elements, and how many bytes they span.
 
-        With a swizzle, elements change places within as many bytes as the swizzle is wide.
+        With a swizzle, elements are permuted within as many bytes as the swizzle is wide.
         """
         size, unit = element_size(self.dtype), max(self.swizzle, 1)
         span = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) * size + size
@@ -423,7 +423,7 @@ class Tile(Indexed):
                 owner, size = f"a view of {self.described}", element_size(self.dtype)
                 bounds.append(StepBound(0, 0, owner, size, step))
             if isinstance(start, Scalar):
-                bounds.append(Bound(frozen(start), extent, axis.place, length=span))
+                bounds.append(Bound(frozen(start), extent, axis.axis, length=span))
             shape.append(length)
             strides.append(stride * step)
         view = self.moved(starts, tuple(shape), tuple(strides))

@@ -282,7 +282,7 @@ def tma_load(
     offsets : sequence of integers, optional
         In im2col mode, how far each pixel lies behind its filter base along the axes of pixels.
     multicast : integer, optional
-        A 16-bit mask of the CTAs of the cluster that receive the box, at the same place in their
+        A 16-bit mask of the CTAs of the cluster that receive the box, at the same offset in their
         shared memory; each one's own barrier counts the bytes.
     policy : scalar, optional
         An L2 cache policy, b64.

@@ -76,8 +76,8 @@ class Lowered:
 
     def translated(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
         """Return the LLVM function for these kinds that the module contains."""
-        place = f"{self.py_func.__module__}.{self.py_func.__qualname__}.{id(self):x}"
-        name = f"{place}({','.join(map(str, kinds))})"
+        path = f"{self.py_func.__module__}.{self.py_func.__qualname__}.{id(self):x}"
+        name = f"{path}({','.join(map(str, kinds))})"
         if name in module.globals:
             return module.globals[name]
         function = ir.Function(module, self.type(kinds), name)

@@ -235,10 +235,10 @@ def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:
 
 
 def _pointer(
-    context: Any, builder: Any, array: Any, value: Any, origin: list[Any], place: tuple[Any, Any]
+    context: Any, builder: Any, array: Any, value: Any, origin: list[Any], coordinates: tuple[Any, Any]
 ) -> Any:
-    """Return a pointer to the element at `place` of the matrix that starts at `origin`."""
-    wide = [builder.zext(x, origin[0].type) for x in place]
+    """Return a pointer to the element at `coordinates` of the matrix that starts at `origin`."""
+    wide = [builder.zext(x, origin[0].type) for x in coordinates]
     index = [builder.add(o, x) for o, x in zip(origin, wide, strict=True)]
     return registers.element(context, builder, array, value, index)
 
@@ -305,8 +305,8 @@ def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
         for first in range(0, layout.slots, layout.per_register):
             word = ir.Constant(ir.IntType(wanted.bits), 0)
             for part in range(layout.per_register):
-                place = _located(builder, layout, thread, first + part)
-                pointer = _pointer(context, builder, array, values[0], origin, place)
+                coordinates = _located(builder, layout, thread, first + part)
+                pointer = _pointer(context, builder, array, values[0], origin, coordinates)
                 pointer = builder.bitcast(pointer, ir.PointerType(ir.IntType(width)))
                 bits = builder.zext(builder.load(pointer), word.type)
                 shift = ir.Constant(word.type, width * part)
@@ -357,8 +357,8 @@ def _storer(operand: Operand, layout: Layout) -> Callable[..., Any]:
         origin, thread = _origin(context, builder, signature.args, values)
         words = registers.registers(context, builder, operand, signature.args[4], values[4])
         for slot in range(layout.slots):
-            place = _located(builder, layout, thread, slot)
-            pointer = _pointer(context, builder, array, values[0], origin, place)
+            coordinates = _located(builder, layout, thread, slot)
+            pointer = _pointer(context, builder, array, values[0], origin, coordinates)
             word = words[slot // layout.per_register]
             if layout.per_register == 1:
                 value = context.cast(builder, word, registers.element_type(operand), array.dtype)

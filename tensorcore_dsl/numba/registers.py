@@ -217,8 +217,8 @@ def address(context: Any, builder: Any, kind: Any, value: Any, bits: int) -> Any
     if isinstance(kind, types.Integer):
         return context.cast(builder, value, kind, types.uint32 if bits == 32 else types.uint64)
     if isinstance(kind, types.BaseTuple):
-        (array, array_value), (index, place) = _elements(builder, kind, value)
-        pointer = element(context, builder, array, array_value, _indices(context, builder, index, place))
+        (array, array_value), (kinds, index) = _elements(builder, kind, value)
+        pointer = element(context, builder, array, array_value, _indices(context, builder, kinds, index))
     else:
         pointer = context.make_array(kind)(context, builder, value).data
     space = SHARED if bits == 32 else GLOBAL
@@ -228,8 +228,8 @@ def address(context: Any, builder: Any, kind: Any, value: Any, bits: int) -> Any
 
 def element_address(context: Any, builder: Any, kinds: Any, values: Any, bits: int) -> Any:
     """Return the address of an element, from the types and values of an array and an index."""
-    place = types.Tuple(kinds)
-    return address(context, builder, place, context.make_tuple(builder, place, values), bits)
+    pair = types.Tuple(kinds)
+    return address(context, builder, pair, context.make_tuple(builder, pair, values), bits)
 
 
 def _indices(context: Any, builder: Any, numba_type: Any, value: Any) -> list[Any]:

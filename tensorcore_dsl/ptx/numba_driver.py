@@ -416,7 +416,7 @@ class Driver:
         indices = [index for x in values if isinstance(x, int) and (index := allocation_of(x)) >= 0]
         with self.lock:
             memory = [GlobalPointer(x, f"allocation {i}") for i, x in enumerate(self.arrays)]
-            # Empty arrays have no place, and those of a tuple no name.
+            # Empty arrays have no allocation, and arrays of a tuple no name.
             named = zip(indices, arrays, strict=True) if len(indices) == len(arrays) else ()
             for index, (of, kind) in named:
                 memory[index] = GlobalPointer(_typed(self.arrays[index], kind), of)

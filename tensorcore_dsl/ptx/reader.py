@@ -31,7 +31,7 @@ from tensorcore_dsl.ptx.syntax import (
 
 _LEAVES = (RETURN, "exit")
 LOCAL = "local memory"  # Name of the parameter that holds local memory.
-SINK = ("name", "_")  # In the place of a result: it is dropped.
+SINK = ("name", "_")  # Stands for a result that is dropped.
 IN_MEMORY = -1  # Stands for the address of a parameter in `_Reader.params`; offsets are never negative.
 
 

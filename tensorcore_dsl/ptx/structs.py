@@ -74,7 +74,7 @@ def _in_order(fields: dict[int, Any]) -> list[tuple[int, Any]]:
 
 
 def _placed(name: str, size: int, offset: int, x: Any) -> tuple[slice, np.ndarray]:
-    """Return the place and the bytes of a field in the struct of a parameter."""
+    """Return the range and the bytes of a field in the struct of a parameter."""
     if type(x) is float:
         x = np.float32(x)
     elif isinstance(x, int) and -(1 << 63) <= x < 1 << 64:

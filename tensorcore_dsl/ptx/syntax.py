@@ -69,8 +69,8 @@ class Variable:
 
 @dataclass(frozen=True)
 class Statement:
-    """An instruction. guard: a predicate, and whether it is negated. ptx: its place in PTX, if `loc` is
-    that of a `.loc`.
+    """An instruction. guard: a predicate, and whether it is negated. ptx: its location in PTX, if `loc`
+    is the location of a `.loc`.
     """
 
     opcode: str
@@ -534,7 +534,7 @@ def text_of(item: Item) -> str:
 def operands_checked(s: Statement) -> Iterator[None]:
     """Raise UnsupportedSyntax if the block takes operands that the statement lacks.
 
-    Errors at the place of a `.loc` also name the place in PTX.
+    Errors at the location of a `.loc` also name the location in PTX.
     """
     in_ptx = "" if s.ptx is None else f"\n  in PTX at {s.ptx}"
     try:

@@ -76,7 +76,7 @@ class BuilderState:
 class InstructionBuilder:
     """Appends instructions, registers and constants to the current block of a kernel.
 
-    `locate` returns the current place in the user's source. Within a block, an instruction
+    `locate` returns the current location in the user's source. Within a block, an instruction
     without effects is emitted once for the same operands, and its results are reused.
     """
 

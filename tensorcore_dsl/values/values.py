@@ -225,7 +225,7 @@ class Scalar(RuntimeValue, Element):
         return f"<{self.value}: {self.dtype}>"
 
 
-class Place(Scalar):
+class CheckedAddress(Scalar):
     """The address of an access whose bounds have been checked; swizzle: of its shared tile."""
 
     __slots__ = ("swizzle",)
@@ -448,7 +448,7 @@ class RegisterGroup(RuntimeValue):
         return iter(self.elements())
 
     def coordinates(self, slot: int, thread: Any = None) -> tuple[Any, Any]:
-        """The place of element `slot` of this thread in the matrix.
+        """The row and the column of element `slot` of this thread in the matrix.
 
         Parameters
         ----------
@@ -516,7 +516,7 @@ class Mask(list[Any]):
 
 
 def this_thread(layout: Layout) -> Any:
-    """The thread's number in a layout: its lane, or its place in the warpgroup."""
+    """The thread's number in a layout: its lane, or its number in the warpgroup."""
     if layout.threads == 32:
         return emitter().special("laneid")
     return emitter().special("tid.x") % layout.threads

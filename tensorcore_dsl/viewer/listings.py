@@ -15,20 +15,20 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from tensorcore_dsl.codegen.line_table import Place, original_names, source_lines
+from tensorcore_dsl.codegen.line_table import SourceLine, original_names, source_lines
 from tensorcore_dsl.codegen.nvdisasm import disassemble
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.ir.nodes import walk
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 
-_PLACE = re.compile(r'loc (\d+) ("(?:[^"\\]|\\.)*"):(\d+):')
+_LOC = re.compile(r'loc (\d+) ("(?:[^"\\]|\\.)*"):(\d+):')
 _REFERENCE = re.compile(r" #(\d+)$")
 
 
-def key(place: Place | None) -> str:
+def key(line: SourceLine | None) -> str:
     """Return the page's key of a Python line; "" for None."""
-    return "" if place is None else f"{absolute(place[0])}:{place[1]}"
+    return "" if line is None else f"{absolute(line[0])}:{line[1]}"
 
 
 def absolute(filename: str) -> str:
@@ -44,17 +44,17 @@ def listing_of(lines: Iterable[tuple[str, str]], **more: Any) -> dict[str, Any]:
 
 def assembly(chosen: Specialisation) -> dict[str, Any]:
     """Return the listings of IR, PTX and SASS by name. One that cannot be made has `missing`, not lines."""
-    places = source_lines(chosen.ptx_with_lines, chosen.ir, counted=False)
+    python = source_lines(chosen.ptx_with_lines, chosen.ir, counted=False)
     numbered = enumerate(chosen.ptx.splitlines(), 1)
-    ptx = listing_of((text, key(places.get(number))) for number, text in numbered)
+    ptx = listing_of((text, key(python.get(number))) for number, text in numbered)
     return {"IR": listing_of(_ir_lines(chosen)), "PTX": ptx, "SASS": _sass(chosen)}
 
 
 def _ir_lines(chosen: Specialisation) -> Iterator[tuple[str, str]]:
     lines = format_kernel(chosen.ir, locations=True).splitlines()
-    table = {m[1]: (json.loads(m[2]), int(m[3])) for m in map(_PLACE.match, lines) if m}
+    table = {m[1]: (json.loads(m[2]), int(m[3])) for m in map(_LOC.match, lines) if m}
     for line in lines:
-        if not _PLACE.match(line):
+        if not _LOC.match(line):
             reference = _REFERENCE.search(line)
             yield _REFERENCE.sub("", line), key(table[reference[1]] if reference else None)
 
@@ -64,7 +64,7 @@ def _sass(chosen: Specialisation) -> dict[str, Any]:
         sass = disassemble(chosen.cubin, original_names(chosen.ir))
     except TensorCoreError as error:
         return listing_of([(f"// {line}", "") for line in str(error).splitlines()], missing=True)
-    lines = ((line.text, key(line.place)) for line in sass)
+    lines = ((line.text, key(line.source)) for line in sass)
     return listing_of(lines, live=[line.live for line in sass])
 
 

@@ -117,10 +117,10 @@ def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
         steps, recording = timeline.replay.recording.steps, timeline.recording
         for warp in timeline.replay.warps[: recording.ctas * recording.warps]:
             for (state, at, _), cycles in warp.spent.items():
-                place, *calls = map(_place, _chain(steps[at].loc))
-                spent = counts[place].setdefault("cycles", defaultdict(float))
+                line, *calls = map(_key, _chain(steps[at].loc))
+                spent = counts[line].setdefault("cycles", defaultdict(float))
                 spent[state] += round(cycles, 1)
-                for call in {*calls} - {place}:
+                for call in {*calls} - {line}:
                     counts[call]["inside"] = counts[call].get("inside", 0) + round(cycles, 1)
     return counts
 
@@ -136,7 +136,7 @@ def _chain(loc: Loc | None) -> Sequence[Loc | None]:
     return [None] if loc is None else loc.chain()
 
 
-def _place(loc: Loc | None) -> str:
+def _key(loc: Loc | None) -> str:
     return key(None if loc is None else (loc.filename, loc.line))
 
 
@@ -156,14 +156,14 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
     replay, steps = timeline.replay, timeline.recording.steps
     warps = [warp for warp in replay.warps if warp.cta == 0 and warp.steps]
 
-    def place(at: int) -> str:
-        return _place(steps[at].loc)
+    def line(at: int) -> str:
+        return _key(steps[at].loc)
 
     tracks = [
         {
             "name": f"warp {warp.number}",
             "spans": [
-                (round(s.start), round(s.end), s.state, place(s.at), awaited(replay, s.phase))
+                (round(s.start), round(s.end), s.state, line(s.at), awaited(replay, s.phase))
                 for s in warp.segments
             ],
         }
@@ -176,8 +176,8 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
         "cycles": round(replay.end),
         "warps": len(warps) * timeline.recording.ctas,
         "tracks": tracks,
-        "products": [(round(m.start), round(m.end), place(m.at)) for m in products],
-        "copies": [(round(t.start), round(t.end), place(t.at), t.bytes, t.kind) for t in copies],
+        "products": [(round(m.start), round(m.end), line(m.at)) for m in products],
+        "copies": [(round(t.start), round(t.end), line(t.at), t.bytes, t.kind) for t in copies],
         "stages": [(round(at), *counts) for at, counts in occupancy(replay).get(0, [])],
         "colors": {"multiply": COLORS["multiply"], "copy": COLORS["copy"]},
     }

@@ -83,7 +83,7 @@ class Positions:
         return f"{name} of rank {g.device(cta)}" if g.devices > 1 else name
 
     def folded(self, texts: Iterable[tuple[int, str]]) -> list[str]:
-        """Each different text once, with all CTAs that it is said of in the place of its `{}`."""
+        """Each different text once; the names of its CTAs replace its `{}`."""
         ctas_of: dict[str, list[int]] = {}
         for cta, text in texts:
             ctas_of.setdefault(text, []).append(cta)
@@ -254,11 +254,11 @@ class Chunk(Positions, EagerDict):
         ):
             if ended.any():
                 lines.append(f"{name} {ranges(np.flatnonzero(ended))} {what}")
-        for place, cohort in sorted(self.cohorts.items()):
+        for step, cohort in sorted(self.cohorts.items()):
             others = cohort.mask[part] & rest
             if others.any():
                 rest = rest & ~others
-                lines.append(f"{name} {ranges(np.flatnonzero(others))} wait at {self.loc(place)}")
+                lines.append(f"{name} {ranges(np.flatnonzero(others))} wait at {self.loc(step)}")
         if rest.any():
             lines.append(f"{name} {ranges(np.flatnonzero(rest))} skip it, their guard is false")
         what = "a warp-wide instruction needs all 32 lanes: "

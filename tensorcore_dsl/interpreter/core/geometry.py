@@ -1,4 +1,4 @@
-"""Sizes of a launch, the place of a chunk of CTAs in it, and its special registers."""
+"""Sizes of a launch, the position of a chunk of CTAs in it, and its special registers."""
 
 from __future__ import annotations
 

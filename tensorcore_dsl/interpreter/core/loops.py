@@ -123,7 +123,7 @@ class LoopAnalysis(EagerDict):
             node
             for at, node in enumerate(self._nodes)
             if isinstance(node, nodes.Goto)
-            if at in leaving or any(at < place < labels[node.target] for place in leaving)
+            if at in leaving or any(at < step < labels[node.target] for step in leaving)
         ]
 
     def _compared(self, conditions: Iterable[nodes.Value]) -> set[nodes.Value]:

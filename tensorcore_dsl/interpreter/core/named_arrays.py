@@ -1,4 +1,4 @@
-"""Places of a launch's arguments in memory, to name bytes in messages."""
+"""Addresses of a launch's arguments in memory, to name bytes in messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorcore_dsl.isa.descriptor import element_index
 
 @dataclass(frozen=True)
 class NamedArray:
-    """Place of an argument: name, first and past-the-end real address, elements."""
+    """Memory of an argument: name, first and past-the-end real address, elements."""
 
     name: str
     low: int

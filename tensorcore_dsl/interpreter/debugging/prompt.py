@@ -85,7 +85,7 @@ class Resumption:
     wanted : str
         "" up to a breakpoint, "step", "next", "return" or "until" (the line `until`).
     depth : int
-        Calls around the place where it stopped.
+        Calls around the statement at which it stopped.
     stopped : Mark or None
         The mark there.
     breaks : list
@@ -129,7 +129,7 @@ class Prompt(cmd.Cmd):
 
     def start(self) -> None:
         """Say where the threads stopped, and read commands until one goes on."""
-        self._show_place(stopped=True)
+        self._show_position(stopped=True)
         self.cmdloop()
 
     def cmdloop(self, intro: Any = None) -> None:
@@ -245,7 +245,7 @@ class Prompt(cmd.Cmd):
             for filename, line in self.plan.breaks:
                 self._say(f"{filename}:{line}")
             return
-        at = self._place(argument)
+        at = self._line(argument)
         if at is None:
             return
         lines = {
@@ -265,10 +265,10 @@ class Prompt(cmd.Cmd):
 
     def do_clear(self, argument: str) -> None:
         """clear [[FILE:]LINE]: remove a breakpoint that `break` set, or all."""
-        at = self._place(argument) if argument else None
+        at = self._line(argument) if argument else None
         self.plan.breaks = [b for b in self.plan.breaks if at and b != at]
 
-    def _place(self, text: str) -> tuple[str, int] | None:
+    def _line(self, text: str) -> tuple[str, int] | None:
         filename, _, line = text.strip().rpartition(":")
         loc = self.view.loc
         if not line.isdigit():
@@ -360,7 +360,7 @@ class Prompt(cmd.Cmd):
             self._say("*** there is no such call")
             return
         self.view = self.view.moved(level=level)
-        self._show_place()
+        self._show_position()
 
     def do_lane(self, argument: str) -> None:
         """lane [N]: look at lane N of the warp alone; without N, at the whole warp."""
@@ -411,9 +411,9 @@ class Prompt(cmd.Cmd):
             alive = np.flatnonzero(self.ctx.alive[view.warp])
             view = view.moved(thread=view.warp.start + int(alive[0])) if len(alive) else view
         self.view = view
-        self._show_place()
+        self._show_position()
 
-    def _show_place(self, stopped: bool = False) -> None:
+    def _show_position(self, stopped: bool = False) -> None:
         loc, view = self.view.loc, self.view
         mask = self.ctx.mask
         threads, elsewhere = np.count_nonzero(mask), mask.copy()

@@ -30,7 +30,7 @@ class TraceRecord:
     Attributes
     ----------
     step : int
-        Its place in the order of execution.
+        Its position in the order of execution.
     cta : Dim3
         The index of the CTA.
     threads : array

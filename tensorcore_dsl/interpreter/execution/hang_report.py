@@ -275,7 +275,7 @@ class HangReport:
             address = self._operand(op.operands[0], thread)
             if address is None:
                 return ""
-            return f"polls {self._place_of(op, address)}: {result}"
+            return f"polls {self._word_name(op, address)}: {result}"
         operands = [self._operand(source, thread) for source in op.operands]
         texts = ", ".join("?" if o is None else str(o) for o in operands)
         return f"decides by {op.instr.mnemonic}({texts}) = {result}"
@@ -290,9 +290,9 @@ class HangReport:
             return ""
         goal = self.registers.goal(at, thread)
         now = self._operand(load.results[0], thread)
-        return f"{self._place_of(load, address)} to reach {goal}, and it is {now}"
+        return f"{self._word_name(load, address)} to reach {goal}, and it is {now}"
 
-    def _place_of(self, op: nodes.Op, address: int) -> str:
+    def _word_name(self, op: nodes.Op, address: int) -> str:
         if op.instr.space.startswith("shared"):
             return f"shared {address & 0xFFFFFF:#x}"
         arguments = self.ctx.globals.arguments
@@ -384,7 +384,7 @@ class HangReport:
                 if address is None or op.instr.space.startswith("shared"):
                     continue
                 last = [] if detector is None else detector.last_writers(address)
-                word = (loop and self._signal(loop, thread)) or self._place_of(op, address)
+                word = (loop and self._signal(loop, thread)) or self._word_name(op, address)
                 by = f"last changed by {listing(last, 4)}" if last else "nobody has changed it"
                 lines.append(f"    {self._name(group, mine)} -> {word}; {by}")
         steps = [
@@ -423,11 +423,11 @@ class HangReport:
         return np.asarray(absent & others if absent.any() else missing)
 
     def _name(self, group: Group, part: np.ndarray) -> str:
-        loc = self._place(group)
+        loc = self._loc(group)
         line = f":{loc.line}" if loc is not None else "?"
         return f"{self.ctx.warps_text(group.mask & part)} ({line})"
 
-    def _place(self, group: Group) -> Loc | None:
+    def _loc(self, group: Group) -> Loc | None:
         loop = self._loop(group) if group.state == "repeats" else None
         return self.ctx.loc(group.at) if loop is None else loop.loc
 

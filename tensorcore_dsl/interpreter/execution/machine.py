@@ -443,7 +443,7 @@ class Machine:
     def _miscounted(self, at: int) -> bool:
         """True if threads there wait for a barrier with too many bytes, or another count than before."""
         mask, barriers = self.ctx.cohorts[at].mask, self.ctx.barriers
-        counts = (barriers.recounted(*place) for place in barriers.waited_for(mask))
+        counts = (barriers.recounted(*barrier) for barrier in barriers.waited_for(mask))
         return any(counts) or self.ctx.mbarriers.surplus(mask)
 
     def _refuse_loop(self, head: int, why: str) -> NoReturn:

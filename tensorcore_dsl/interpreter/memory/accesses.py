@@ -59,7 +59,7 @@ class WordMemory(ABC):
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        """Store (count, T) words of the threads of `mask`; of several at one place, the last wins."""
+        """Store (count, T) words of the threads of `mask`; of several at one address, the last wins."""
         detector = self.sanitizer.detector
         # Who finds that another chunk has stored here must also find what it has stored.
         follows = detector is not None and self.space == "global"

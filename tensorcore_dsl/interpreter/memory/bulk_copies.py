@@ -182,7 +182,7 @@ class BulkCopies:
     def _turns(self, op: str | None, *operands: Any) -> Iterator[None]:
         """Narrow the active threads to those whose stores differ, then to one that repeats a lane's store.
 
-        CUTLASS's epilogues store a box with a whole warp: each lane the same bytes to the same place.
+        CUTLASS's epilogues store a box with a whole warp: each lane the same bytes to the same address.
         """
         chunk, threads, active = self.chunk, self.chunk.here.numbers, self.chunk.mask
         turns = [threads]

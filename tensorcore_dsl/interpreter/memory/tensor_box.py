@@ -37,7 +37,7 @@ NAN_FILL = OOB_NAN * 0x0001_0001_0001_0001
 
 
 class Shape(NamedTuple):
-    """A box of an array, without its place, for compiled functions.
+    """A box of an array, without its origin, for compiled functions.
 
     Attributes
     ----------

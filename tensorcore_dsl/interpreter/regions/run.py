@@ -203,7 +203,7 @@ def _straight_end(region: Region) -> Callable[[Machine, list[RegionFrame]], int 
 
 
 def _end(region: Region, at: int) -> Callable[[Machine, list[RegionFrame]], int | None]:
-    """Make the function that completes a region that threads may leave in several places."""
+    """Make the function that completes a region that threads may leave at several steps."""
     blocks, exits = region.blocks, set(region.exits)
     accounts = [(i, traffic(some)) for i, some in enumerate(map(_unguarded, blocks)) if some]
     guarded, count = _guarded(region), len(blocks)

@@ -20,7 +20,7 @@ from tensorcore_dsl.interpreter.sanitizer.race_report import (
     Detector,
     RaceFinding,
     RunningDetector,
-    place_text,
+    expression_text,
 )
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, ORDER, VectorClocks
@@ -227,7 +227,7 @@ class EarlierFinding(RaceFinding):
         name = self.footprint.name(self.base)
         lines = [
             f"{self._name(here)} is {done} here by {self._me()} in the launch of {second}; "
-            f"{self._other()} {did} at {place_text(there, here)} {where}; nothing orders the two "
+            f"{self._other()} {did} at {expression_text(there, here)} {where}; nothing orders the two "
             "accesses",
             f"they meet at {self._bytes()}, in argument {name!r} of {first}",
             *self._why(first, second, here),
@@ -274,6 +274,6 @@ class EarlierFinding(RaceFinding):
         return [
             why,
             f"{names.unit_name(warp * WARP, WARP)} has waited at "
-            f"{place_text(names.loc(step), here)}, which does not order this access: let each "
+            f"{expression_text(names.loc(step), here)}, which does not order this access: let each "
             "thread wait, or let the threads meet behind the wait (tc.barrier())",
         ]

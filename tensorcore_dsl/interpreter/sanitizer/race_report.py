@@ -180,7 +180,7 @@ class RaceFinding:
             end = "nothing orders the two, but both write the same value"
         lines = [
             f"{self._name(here)} is {done} here{_time(turn)} by {self._me()}; {self._other()} {did}"
-            f"{_time(their_turn)} at {place_text(there, here)}; {end}",
+            f"{_time(their_turn)} at {expression_text(there, here)}; {end}",
             f"they meet at {self._bytes()}",
             self._closest(here),
             self._advice(here, there),
@@ -470,7 +470,7 @@ class RaceFinding:
             fence = advice.FENCE_PROXY_ASYNC_GLOBAL
         return (
             f"{self._name(here)}: {self._me()} {does} through the async proxy what {self._other()} "
-            f"{did} at {place_text(there, here)}, without a proxy fence\n"
+            f"{did} at {expression_text(there, here)}, without a proxy fence\n"
             f"  they meet at {self._bytes()}\n"
             f"  {fence} must come between, best by the {who} before it synchronises (PTX manual, "
             "8.6 and 9.7.13.4)"
@@ -547,8 +547,8 @@ def call_text(what: str, loc: Loc | None, here: Loc | None = None) -> str:
     return f"`{text}` at {line} ({what})" if text else f"{what} at {line}"
 
 
-def place_text(loc: Loc | None, here: Loc | None) -> str:
-    """A place in the source: its line and what stands there."""
+def expression_text(loc: Loc | None, here: Loc | None) -> str:
+    """An expression in the source: its line and its text."""
     text, line = expression(loc), line_text(loc, here)
     return f"{line} (`{text}`)" if text else line
 

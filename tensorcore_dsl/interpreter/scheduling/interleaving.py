@@ -76,7 +76,7 @@ class Interleaving:
     Attributes
     ----------
     switches : list
-        In turn, the number of a launch that stopped, its place (None: it has ended), and the number of the
+        In turn, the number of a launch that stopped, its location (None: it has ended), and the number of the
         launch that runs next.
     unfinished
         Not all launches have come to their end.
@@ -160,8 +160,8 @@ class Interleaving:
         self.steps = self.draw(1 << int(self.random.integers(MAX_LOG2_STEPS)))
         if following != self.running:
             before = self.launches[self.running]
-            place = None if before.ended else before.loc
-            self.switches.append((before.number, place, following))
+            loc = None if before.ended else before.loc
+            self.switches.append((before.number, loc, following))
         self.running = following
         self._turn.notify_all()
 

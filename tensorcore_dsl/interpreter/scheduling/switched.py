@@ -41,7 +41,7 @@ class SwitchedSchedule:
     polling
         It has given way to others.
     rank
-        By warp, its place in the base order.
+        By warp, its position in the base order.
     length, still
         Slices that the running warp has had, and those in a row without a write.
     turns
@@ -58,7 +58,7 @@ class SwitchedSchedule:
         self.counts, self.stopped = np.zeros((2, chunk.threads), np.int64)
         self.polling = np.zeros(chunk.threads, np.bool_)
         self.rank = self._ranks(schedule.base)
-        self.pending = [s for s in map(self._place, schedule.switches) if s is not None]
+        self.pending = [s for s in map(self._start_of, schedule.switches) if s is not None]
         self.current = -1  # the warp that runs
         self.stops = 0  # switches that have been reached
         self.still = self.turns = self.length = 0
@@ -75,7 +75,7 @@ class SwitchedSchedule:
         ranks = np.argsort(order)
         return ranks[::-1] if base == "down" else ranks
 
-    def _place(self, switch: Switch) -> tuple[int, np.ndarray] | None:
+    def _start_of(self, switch: Switch) -> tuple[int, np.ndarray] | None:
         """The point and the threads of a switch; None if they are in another chunk."""
         geometry = self.chunk.geometry
         cta = switch.cta - geometry.first
@@ -146,9 +146,9 @@ class SwitchedSchedule:
     def _start_point(self, at: int, taken: np.ndarray) -> bool:
         """Count a point that these threads come to; True if some of them stop there instead."""
         new = taken & (self.blocked == READY)
-        for place, (point, threads) in enumerate(self.pending):
+        for number, (point, threads) in enumerate(self.pending):
             if (new[threads] & (self.counts[threads] + 1 == point)).any():
-                del self.pending[place]
+                del self.pending[number]
                 self.stops += 1
                 self.stopped[threads] = self.stops
                 lanes = "" if len(threads) == WARP else ranges(threads % WARP)

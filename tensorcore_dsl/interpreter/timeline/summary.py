@@ -43,7 +43,7 @@ def _role(replay: Replay, warps: list[Track]) -> Iterator[str]:
         for (state, at, phase), cycles in warp.spent.items():
             states[state] += cycles
             if state != "issue":
-                cycles_of[state, place(replay, at), awaited(replay, phase)] += cycles
+                cycles_of[state, line_of(replay, at), awaited(replay, phase)] += cycles
     shares = ", ".join(
         f"{text} {states[state] / end:.0%}"
         for state, text in STATES.items()
@@ -57,7 +57,7 @@ def _role(replay: Replay, warps: list[Track]) -> Iterator[str]:
             yield f"  {cycles / end:>4.0%} {what or STATES[state]}, at {where}"
 
 
-def place(replay: Replay, at: int) -> str:
+def line_of(replay: Replay, at: int) -> str:
     """The source line of a step: `gemm.py:31`."""
     loc = replay.recording.steps[at].loc
     return "an unknown line" if loc is None else Path(str(loc)).name
@@ -71,7 +71,7 @@ def awaited(replay: Replay, phase: Phase | None) -> str:
     init_step = recording.barriers.get((kind, cta, number))
     name = f"barrier {number}" if kind == NAMED else kind
     if init_step is not None:
-        name += f" of {place(replay, init_step)}"
+        name += f" of {line_of(replay, init_step)}"
     return f"wait at {name} for {arriving(replay).get((kind, cta, number), 'nobody')}"
 
 

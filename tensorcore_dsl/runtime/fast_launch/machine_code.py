@@ -378,11 +378,11 @@ class Launch(Reader):
         with self.builder.if_then(self.builder.not_(self._equal(entry, 0)), likely=False):
             places = self._load(maps, layout.Maps.places)
 
-            def place(number: Any) -> None:
+            def place_map(number: Any) -> None:
                 address = self._load_at(self._element(entry, number), layout.WORD)
                 self._store_at(self._load_element(places, number), address)
 
-            self._repeat(self._load(maps, layout.Maps.count), place)
+            self._repeat(self._load(maps, layout.Maps.count), place_map)
             self._store(maps, layout.Maps.pointer, pointer)
 
     def _launch(self, plan: Any, driver: int) -> None:
