@@ -39,12 +39,14 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     READ_BARRIER,
     BackwardConfig,
     BlockStages,
+    GradientInputs,
+    KeyTileCta,
     Visit,
-    block_stages,
     clear_keys,
     init_barriers,
     issue,
     issue_sum,
+    key_tile_and_blocks,
     slabs,
     softmax_of,
     state_of,
@@ -68,17 +70,11 @@ REGISTERS = 24, 240  # of a thread of the producer and of a consumer
 
 
 @dataclass
-class BackwardCta:
-    """Shared memory and barriers of a CTA.
+class BackwardCta(KeyTileCta):
+    """Shared memory and barriers of a CTA of the one pass.
 
     Attributes
     ----------
-    keys, values : tile
-        (slabs, BN, 64).
-    full_keys, empty_keys : mbarrier
-        Of `keys`, `values` and `drawn`.
-    drawn : tile
-        Sequence, group, and number of the tile; and the producer's parity for `empty_keys`.
     exchange : tile
         dSᵀ of both consumers, as (parts, 1, BN, 64).
     dq, dq_visit : tile
@@ -87,23 +83,11 @@ class BackwardCta:
         Head -1: the tile adds nothing.
     """
 
-    tiles: KeyTileList
-    keys: Any
-    values: Any
-    maps: Any
-    full_keys: Any
-    empty_keys: Any
-    drawn: Any
-    queries: BlockStages
-    grads: BlockStages
     exchange: Any
     dq: Any
     dq_visit: Any
     full_dq: Any
     empty_dq: Any
-    softmax: Softmax
-    config: BackwardConfig
-    traits: Any
 
 
 @tc.kernel
@@ -143,7 +127,7 @@ def attention_backward_kernel(  # noqa: PLR0913
     sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
     blocks = BlockedSequences(sequences, config.BM, config.BN)
     tiles = KeyTileList.of(blocks, q, k, shared_by, splits, section)
-    cta = make_cta(q, k, v, grad, (lse_log2, delta), tiles, softmax, config, traits)
+    cta = make_cta(GradientInputs(q, k, v, grad, lse_log2, delta), tiles, softmax, config)
 
     def producer():
         if tc.threadIdx.x == 0:
@@ -158,16 +142,13 @@ def attention_backward_kernel(  # noqa: PLR0913
     tc.warp_specialize((1, producer), (CONSUMERS, consumers), registers=REGISTERS)
 
 
-def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits):
+def make_cta(inputs: GradientInputs, tiles: KeyTileList, softmax: Softmax, config: BackwardConfig):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
-    BM, BN, slabs_k, slabs_v = config.BM, config.BN, config.dq_slabs, slabs(traits.width)
-    keys = tc.shared((slabs_k, BN, SLAB), q.dtype, swizzle=128)
-    values = tc.shared((slabs_v, BN, SLAB), q.dtype, swizzle=128)
-    maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
-    queries = block_stages(q, rows[0], config.q_stages, slabs_k, BM)
-    grads = block_stages(grad, rows[1], config.stages, slabs_v, BM)
-    exchange = tc.shared((BM // SLAB, 1, BN, SLAB), q.dtype, swizzle=128)
-    quads = dq_product(q.dtype).d.layout.slots // 4
+    traits, dtype = softmax.traits, inputs.q.dtype
+    loaded = key_tile_and_blocks(inputs, config.dq_slabs, slabs(traits.width), config)
+    *_, queries, grads = loaded
+    exchange = tc.shared((config.BM // SLAB, 1, config.BN, SLAB), dtype, swizzle=128)
+    quads = dq_product(dtype).d.layout.slots // 4
     dq = tc.shared((DQ_STAGES, SHARES, quads, WARPGROUP, 4), tc.f32)
     drawn, dq_visit = tc.shared(4, tc.s32), tc.shared((DQ_STAGES, 4), tc.s32)
     full_keys, empty_keys = tc.mbarriers(1), tc.mbarriers(1)
@@ -180,18 +161,17 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
         tc.fence_mbarrier_init()
     tc.barrier()
     return BackwardCta(
-        tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn,
-        queries, grads, exchange, dq, dq_visit, full_dq, empty_dq, softmax, config, traits,
+        tiles, softmax, config, *loaded, drawn, full_keys[0], empty_keys[0],
+        exchange, dq, dq_visit, full_dq, empty_dq,
     )  # fmt: skip
 
 
 # -- producer ---------------------------------------------------------------------------------
 
 
-def produce(cta: Any, tickets):
+def produce(cta: KeyTileCta, tickets):
     """Draw tiles, and load their keys, values and blocks of queries. One thread runs this.
 
-    cta: of this kernel, or of attention_key_gradients.
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
     """
     visit = Visit(producer_state(cta.config.q_stages), tc.u32(cta.config.stages))
@@ -211,7 +191,7 @@ def produce(cta: Any, tickets):
     cta.full_keys.arrive()
 
 
-def load_tile(cta: BackwardCta, visit):
+def load_tile(cta: KeyTileCta, visit):
     """Load the keys and values of a tile, then Q and dO of each block that it visits."""
     tile, full = cta.tiles.tile_at(cta.drawn), cta.full_keys
     kv_head = cta.tiles.kv_head(tile)
@@ -229,7 +209,7 @@ def load_tile(cta: BackwardCta, visit):
     return visit
 
 
-def load_block(cta: BackwardCta, part: BlockStages, tile: KeyTile, block, head, state):
+def load_block(cta: KeyTileCta, part: BlockStages, tile: KeyTile, block, head, state):
     """Load a block of Q or dO and the numbers of its rows, when the stage is empty."""
     stage, sequence = state.stage, tile.sequence
     full = part.full[stage]

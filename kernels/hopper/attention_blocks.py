@@ -1,4 +1,4 @@
-"""Blocks of queries of the kernels for gradients of Hopper attention: configuration, stages, P."""
+"""What the kernels for gradients of Hopper attention share: configuration, tiles and blocks in memory, P."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_scores import Softmax
 from tensorcore_dsl.kernels.hopper.attention import SLAB, index_of, stage_matrices, store_rows
-from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
+from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState
 
@@ -71,6 +72,18 @@ class BlockStages:
     empty: Any
 
 
+@dataclass
+class GradientInputs:
+    """The arrays that the kernels for gradients read, see attention_gradients."""
+
+    q: Any
+    k: Any
+    v: Any
+    grad: Any
+    lse_log2: Any
+    delta: Any
+
+
 def slabs(depth: int) -> int:
     """Slabs of 64 columns of D."""
     return -(-depth // SLAB)
@@ -85,6 +98,16 @@ def block_stages(x, row_values, stages: int, slabs: int, BM: int) -> BlockStages
     return BlockStages(smem, map, rows, tc.tensor_map(row_values, (BM,)), full, empty)
 
 
+def key_tile_and_blocks(inputs: GradientInputs, slabs_q: int, slabs_v: int, config: BackwardConfig):
+    """Shared memory of a tile of K and of V, their tensor maps, and stages of Q and of dO."""
+    arrays, dtype = (inputs.k, inputs.v), inputs.q.dtype
+    keys, values = (tc.shared((n, config.BN, SLAB), dtype, swizzle=128) for n in (slabs_q, slabs_v))
+    maps = [tc.tensor_map(x, (1, 1, config.BN, SLAB), swizzle=128) for x in arrays]
+    queries = block_stages(inputs.q, inputs.lse_log2, config.q_stages, slabs_q, config.BM)
+    grads = block_stages(inputs.grad, inputs.delta, config.stages, slabs_v, config.BM)
+    return keys, values, maps, queries, grads
+
+
 def init_barriers(full_keys, empty_keys, *parts):
     """Initialise the mbarriers of the keys, and of stages with their arrivals. One thread runs this."""
     full_keys[0].init(1)
@@ -93,6 +116,38 @@ def init_barriers(full_keys, empty_keys, *parts):
         for stage in tc.static_range(part.smem.shape[0]):
             part.full[stage].init(1)
             part.empty[stage].init(arrivals)
+
+
+@dataclass
+class KeyTileCta:
+    """What a CTA that computes tiles of keys loads, in shared memory, and its barriers.
+
+    Attributes
+    ----------
+    keys, values : tile
+        (slabs, BN, 64).
+    full_keys, empty_keys : mbarrier
+        Of `keys`, `values` and `drawn`.
+    drawn : tile
+        Sequence, group, and number of the tile; and the producer's parity for `empty_keys`.
+    """
+
+    tiles: KeyTileList
+    softmax: Softmax
+    config: BackwardConfig
+    keys: Any
+    values: Any
+    maps: Any
+    queries: BlockStages
+    grads: BlockStages
+    drawn: Any
+    full_keys: Any
+    empty_keys: Any
+
+    @property
+    def traits(self):
+        """Traits of the problem."""
+        return self.softmax.traits
 
 
 @dataclass
@@ -173,7 +228,7 @@ def store_sum(value, staging, origin, end, target, width: int):
         store_rows(staging, origin, end, target, width)
 
 
-def wait_for(cta, part: BlockStages, tile: KeyTile, block, state):
+def wait_for(cta: KeyTileCta, part: BlockStages, tile: KeyTile, block, state):
     """Wait for a block of Q or dO. Rows behind the last query of a packed sequence become zero."""
     part.full[state.stage].wait(state.phase)
     if cta.traits.packed and (block + 1) * cta.config.BM > tile.sequence.queries:
@@ -181,7 +236,7 @@ def wait_for(cta, part: BlockStages, tile: KeyTile, block, state):
         tc.barrier(CLEAR_BARRIER, CONSUMERS * WARPGROUP)
 
 
-def clear_keys(cta, tile: KeyTile):
+def clear_keys(cta: KeyTileCta, tile: KeyTile):
     """Zero the keys and values behind the last key of a packed sequence."""
     if cta.traits.packed and tile.key() + cta.config.BN > tile.sequence.seen.keys:
         for smem in (cta.keys, cta.values):

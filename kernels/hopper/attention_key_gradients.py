@@ -26,20 +26,21 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_gradients import BlockedSequences
 from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB
 from tensorcore_dsl.kernels.hopper.attention_backward import produce
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
     EXCHANGE_BARRIER,
     BackwardConfig,
     BlockStages,
+    GradientInputs,
+    KeyTileCta,
     Visit,
-    block_stages,
     clear,
     clear_keys,
     init_barriers,
     issue,
     issue_sum,
+    key_tile_and_blocks,
     slabs,
     softmax_of,
     state_of,
@@ -55,36 +56,22 @@ REGISTERS = 24, 248, 232  # of a thread of each role
 
 
 @dataclass
-class KeyCta:
-    """Shared memory and barriers of a CTA.
+class KeyCta(KeyTileCta):
+    """Shared memory and barriers of a CTA that computes dK and dV.
 
     Attributes
     ----------
-    keys, values, full_keys, empty_keys, drawn
-        See attention_backward.
     clean_queries, clean_grads : mbarrier
         Of packed sequences, a stage each: rows behind the last query are zero.
     p : tile
         P, times the derivative of tanh, in the order of registers: (stages, quads, threads, 4), f32.
     """
 
-    tiles: KeyTileList
-    keys: Any
-    values: Any
-    maps: Any
-    full_keys: Any
-    empty_keys: Any
-    drawn: Any
-    queries: BlockStages
-    grads: BlockStages
     clean_queries: Any
     clean_grads: Any
     p: Any
     full_p: Any
     empty_p: Any
-    softmax: Softmax
-    config: BackwardConfig
-    traits: Any
 
 
 @tc.kernel
@@ -119,7 +106,7 @@ def key_gradients(  # noqa: PLR0913
     sequences = Sequences(traits, q.shape[2], k.shape[2], starts_q, starts_k, left, right)
     blocks = BlockedSequences(sequences, config.BM, config.BN)
     tiles = KeyTileList.of(blocks, q, k, shared_by, splits, section)
-    cta = make_cta(q, k, v, grad, (lse_log2, delta), tiles, Softmax(traits, scale, cap), config, traits)
+    cta = make_cta(GradientInputs(q, k, v, grad, lse_log2, delta), tiles, Softmax(traits, scale, cap), config)
     leader = tc.threadIdx.x % WARPGROUP == 0
 
     def producer():
@@ -141,14 +128,12 @@ def products(dtype, columns: int):
     return tc.wgmma.m64n64k16(dtype, dtype, tc.f32), sums
 
 
-def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits):
+def make_cta(inputs: GradientInputs, tiles: KeyTileList, softmax: Softmax, config: BackwardConfig):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
-    BM, BN, dtype = config.BM, config.BN, q.dtype
-    keys, values = (tc.shared((slabs(n), BN, SLAB), dtype, swizzle=128) for n in (traits.depth, traits.width))
-    maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
-    queries = block_stages(q, rows[0], config.q_stages, slabs(traits.depth), BM)
-    grads = block_stages(grad, rows[1], config.stages, slabs(traits.width), BM)
-    p = tc.shared((P_STAGES, BM * BN // (4 * WARPGROUP), WARPGROUP, 4), tc.f32)
+    traits = softmax.traits
+    loaded = key_tile_and_blocks(inputs, slabs(traits.depth), slabs(traits.width), config)
+    *_, queries, grads = loaded
+    p = tc.shared((P_STAGES, config.BM * config.BN // (4 * WARPGROUP), WARPGROUP, 4), tc.f32)
     drawn, full_keys, empty_keys = tc.shared(4, tc.s32), tc.mbarriers(1), tc.mbarriers(1)
     full_p, empty_p = tc.mbarriers(P_STAGES), tc.mbarriers(P_STAGES)
     clean_queries, clean_grads = tc.mbarriers(config.q_stages), tc.mbarriers(config.stages)
@@ -160,8 +145,8 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
         tc.fence_mbarrier_init()
     tc.barrier()
     return KeyCta(
-        tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn, queries, grads,
-        clean_queries, clean_grads, p, full_p, empty_p, softmax, config, traits,
+        tiles, softmax, config, *loaded, drawn, full_keys[0], empty_keys[0],
+        clean_queries, clean_grads, p, full_p, empty_p,
     )  # fmt: skip
 
 

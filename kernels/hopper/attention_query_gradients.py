@@ -33,6 +33,7 @@ from tensorcore_dsl.kernels.hopper.attention_backward import REGISTERS
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CLEAR_BARRIER,
     CONSUMERS,
+    GradientInputs,
     clear,
     issue,
     issue_sum,
@@ -102,21 +103,23 @@ def query_gradients(  # noqa: PLR0913
     heads, count = q.shape[1], starts_q.shape[0] - 1 if traits.packed else q.shape[0]
     group = q.shape[1] // k.shape[1]
     tiles = TileList(sequences, count, section, heads, group, BM, BN)
-    cta = make_cta(q, k, v, grad, tiles, Softmax(traits, scale, cap))
+    inputs = GradientInputs(q, k, v, grad, lse_log2, delta)
+    cta = make_cta(inputs, tiles, Softmax(traits, scale, cap))
 
     def producer():
         if tc.threadIdx.x == 0:
             produce(cta, tickets)
 
     def consumers(number):
-        consume(cta, number, dq, (lse_log2, delta), softmax_scale)
+        consume(cta, inputs, number, dq, softmax_scale)
 
     tc.warp_specialize((1, producer), (CONSUMERS, consumers), registers=REGISTERS)
 
 
-def make_cta(q, k, v, grad, tiles: TileList, softmax: Softmax):
+def make_cta(inputs: GradientInputs, tiles: TileList, softmax: Softmax):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
-    traits, blocks = softmax.traits, BlockedSequences(tiles.sequences, 64, BN)
+    traits, dtype, blocks = softmax.traits, inputs.q.dtype, BlockedSequences(tiles.sequences, 64, BN)
+    arrays = inputs.q, inputs.grad, inputs.k, inputs.v
     key_slabs, value_slabs = slabs(traits.depth), slabs(traits.width)
     size = 2 * 64 * SLAB  # bytes of a slab of 64 rows
     free = (SMEM_BYTES - SMEM_RESERVED) // size - CONSUMERS * (key_slabs + value_slabs)
@@ -131,7 +134,7 @@ def make_cta(q, k, v, grad, tiles: TileList, softmax: Softmax):
         (v_stages, value_slabs),
     )
     # Tiles first: they begin at multiples of 1024 bytes.
-    tiles_of = [tc.shared((*shape, 64, SLAB), q.dtype, swizzle=128) for shape in shapes]
+    tiles_of = [tc.shared((*shape, 64, SLAB), dtype, swizzle=128) for shape in shapes]
     queries, grads, keys, values = (
         TileStages(
             smem,
@@ -139,11 +142,11 @@ def make_cta(q, k, v, grad, tiles: TileList, softmax: Softmax):
             tc.mbarriers(smem.shape[0]),
             tc.mbarriers(smem.shape[0]),
         )
-        for x, smem in zip((q, grad, k, v), tiles_of, strict=True)
+        for x, smem in zip(arrays, tiles_of, strict=True)
     )
     drawn = tc.shared((1, 2), tc.s32)
-    score = tc.wgmma.m64n64k16(q.dtype, q.dtype, tc.f32)
-    sums = getattr(tc.wgmma, f"m64n{traits.depth}k16")(q.dtype, q.dtype, tc.f32, source="registers")
+    score = tc.wgmma.m64n64k16(dtype, dtype, tc.f32)
+    sums = getattr(tc.wgmma, f"m64n{traits.depth}k16")(dtype, dtype, tc.f32, source="registers")
     if tc.threadIdx.x == 0:
         for part, arrivals in (
             (queries, CONSUMERS * WARPGROUP), (grads, 1), (keys, CONSUMERS), (values, CONSUMERS)
@@ -205,7 +208,7 @@ class QueryRows:
     delta: Any
 
 
-def consume(cta: QueryCta, number, dq, row_arrays, softmax_scale):
+def consume(cta: QueryCta, inputs: GradientInputs, number, dq, softmax_scale):
     """Compute dQ of 64 rows of each query tile."""
     tile_phase = tc.u32(0)
     states = tuple(consumer_state(part.smem.shape[0]) for part in (cta.keys, cta.values))
@@ -218,7 +221,7 @@ def consume(cta: QueryCta, number, dq, row_arrays, softmax_scale):
         sequence, row = cta.blocks.at(tile.sequence), tile.first + 64 * number
         # The second consumer may have no queries. Then it computes others again, and stores nothing.
         at = sequence.slot(min(row // 64, sequence.blocks() - 1), tile.head, cta.tiles.heads) * 64
-        lse_log2, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in row_arrays)
+        lse_log2, delta = (tc.load_rows(x, cta.score.d, origin=at) for x in (inputs.lse_log2, inputs.delta))
         rows = QueryRows(cta, number, tile, row, lse_log2, delta)
         total, states = sum_up(rows, states)
         # Each warp overwrites its own 16 rows of Q, whose products are complete.
