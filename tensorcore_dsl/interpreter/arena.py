@@ -12,9 +12,9 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, owner_of, span
 
-MIN_BYTES = 1 << 28  # of the arena; untouched pages cost nothing
-KEPT_BYTES = 1 << 26  # of memory that stay occupied between launches
-HEADER_BYTES = mmap.PAGESIZE  # in front of the arrays
+MIN_BYTES = 1 << 28  # size of the arena; untouched pages cost nothing
+KEPT_BYTES = 1 << 26  # memory that stays occupied between launches
+HEADER_BYTES = mmap.PAGESIZE  # size of the header in front of the arrays
 # Offset in the arena, shape, dtype, strides, and whether the array may be written.
 ArenaView = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 

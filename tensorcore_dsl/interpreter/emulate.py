@@ -87,7 +87,7 @@ def emulate(
     threads, total = instr.threads, prod(batch)
     processors = cores()
     step = max(MIN_THREADS // threads, -(-total // processors))
-    if not _is_alone(instr):  # these take memory for each thread
+    if not _is_alone(instr):  # Such an instruction takes memory for each thread.
         step = min(step, MAX_THREADS // threads)
     starts = range(0, total, step)
     product = None

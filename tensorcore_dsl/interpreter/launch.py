@@ -252,7 +252,7 @@ class EmulatedLaunch(EagerDict):
     ) -> Report:
         """Run all chunks as `divide` chose."""
         began, first, total, stop, program = _seconds(), 0, Report(), Event(), self._program
-        if pool and program.seconds is None:  # each worker would load the loops
+        if pool and program.seconds is None:  # Otherwise each worker would load the loops.
             first = min(prod(self.cluster or (1,)), self.ctas)
             total += self(0, first, stop)
             progress.advance(first)
@@ -479,7 +479,7 @@ def _chunks(
             usual, least = ROLES_CHUNK, MIN_ROLES_CHUNK
         if program.sum_bytes:
             usual = min(usual, max(int(SUM_CACHES * cache_bytes()) // program.sum_bytes, MIN_CHUNK))
-        usual *= max(workers // at_once, 1)  # each step is shared by so many
+        usual *= max(workers // at_once, 1)  # Several processors share each step.
         room = MATRIX_REGISTERS if program.sum_bytes else REGISTERS
         wanted = min(max(usual, room // max(program.register_bytes, 1)), policy.current.chunk_threads)
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)

@@ -43,9 +43,9 @@ from tensorcore_dsl.lowering.forms import COMPILING
 VARIABLE = "TENSORCORE_DSL_PROCESSES"
 _SIGNAL_AT_END = 1  # PR_SET_PDEATHSIG
 PATIENCE_SECONDS = 2.0  # seconds for the other processes to say where they stood
-REUSE_SECONDS = 2.0  # for which workers without work are used again
-IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
-MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
+REUSE_SECONDS = 2.0  # time in which a worker without work is used again
+IDLE_SECONDS = 3 * REUSE_SECONDS  # time after which a worker without work ends
+MAX_AGE_SECONDS = 60.0  # age limit of workers: they hold memory that this process has freed
 SPARE_FILES = 8  # descriptors that a new worker and a launch need
 _TEAM = "team"  # stands for a team in what is sent: a worker has one thread
 
@@ -113,7 +113,7 @@ def pool(arguments: Sequence[Any]) -> Iterator[tuple[ProcessPool | None, Sequenc
                 yield None, arguments
                 return
         kept = _kept
-        kept.arena.used = math.inf  # all stay, those without a chunk too
+        kept.arena.used = math.inf  # all workers stay, also workers without a chunk
         try:
             yield kept, kept.arena.take(arguments)
         finally:
@@ -231,7 +231,7 @@ class _Worker:
     def begin(self, job: Job, launch: bytes | None = None) -> None:
         """Let it run a chunk, of a launch that is new to it or of the one before."""
         self.job = job
-        with suppress(ConnectionError):  # it has ended, as its answer tells
+        with suppress(ConnectionError):  # The worker has ended, as its answer tells.
             self.answers.send((job, launch))
 
     def answer(self) -> Report | BaseException:
@@ -263,9 +263,9 @@ def _work(end: Connection, arena: Arena) -> NoReturn:
         _leave(end.fileno())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        os.environ[NOTICE] = "off"  # each one would say what it compiles
+        os.environ[NOTICE] = "off"  # Otherwise each worker would report what it compiles.
         gc.disable()  # do not finalise objects of the parent
-        memory_pool.forget()  # to write to memory of the other process is as slow as to new memory
+        memory_pool.forget()  # writes to memory of the parent are as slow as to new memory
         with suppress(EOFError, ConnectionError):
             while (left := arena.used + IDLE_SECONDS - time.monotonic()) > 0:
                 if end.poll(min(left, IDLE_SECONDS)):
@@ -297,7 +297,7 @@ def _leave(own: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for file in map(int, os.listdir("/proc/self/fd")):
         if file > 2 and file not in (own, null):
-            with suppress(OSError):  # that of the directory
+            with suppress(OSError):  # The descriptor of the listed directory is closed.
                 os.fstat(file)
                 os.dup2(null, file)
 

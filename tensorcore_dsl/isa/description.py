@@ -15,10 +15,10 @@ from tensorcore_dsl.isa.namespaces import FIXED
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout, draw
 
-PTX_VERSION = "9.1"  # of the manual that the table follows
+PTX_VERSION = "9.1"  # version of the manual that the table follows
 MANUAL = f"section {{}} of the PTX manual {PTX_VERSION}"
 _NOT_OPTIONS = (*FIXED, "ptx")
-_MAX_ROWS = 32  # of a layout drawing
+_MAX_ROWS = 32  # rows of a layout drawing
 
 
 def describe(instr: Instruction, layouts: bool = True, width: int = 100) -> str:

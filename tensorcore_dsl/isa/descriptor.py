@@ -19,7 +19,7 @@ class Field(NamedTuple):
     """A bit field of the descriptor."""
 
     low: int  # lowest bit
-    mask: int  # of the value, shifted down to bit 0
+    mask: int  # bits of the value, shifted down to bit 0
     unit: int  # bytes per step of an address or offset, 1 for other fields
 
 

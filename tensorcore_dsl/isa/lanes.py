@@ -89,7 +89,7 @@ def references(name: str) -> tuple[int, ...]:
     return tuple(map(symbols.address_of, _TRACED[name][1]))
 
 
-_TRACED: dict[str, tuple[Operation, list[Any]]] = {}  # by name: emitted by semantics, with references
+_TRACED: dict[str, tuple[Operation, list[Any]]] = {}  # name: (operation of the semantics, references)
 
 
 def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:

@@ -15,7 +15,7 @@ from tensorcore_dsl.isa.context import Context, Memory
 from tensorcore_dsl.isa.effects import VOLATILE, Effect
 from tensorcore_dsl.isa.spec import Instruction, Row, row
 
-COPIES = VOLATILE | Effect.LOAD | Effect.STORE  # of a wait for copies
+COPIES = VOLATILE | Effect.LOAD | Effect.STORE  # effects of a wait for copies
 
 # Access texts (`access.Access`) of {n} words of type {t} at address p.
 LOAD, STORE = "load p {s} {n}*{t}", "store p {s} {n}*{t}"
@@ -223,8 +223,8 @@ HINTS = [
 
 PREFETCH_SIZE = ".L2::64B .L2::128B .L2::256B"
 PREFETCH = f"- {PREFETCH_SIZE}"
-PREFETCHES = ("-", "7.0"), (PREFETCH_SIZE, "7.4")  # with the first PTX version
-CACHES = ("ca", "(4|8|16)"), ("cg", "(16)")  # with the sizes of copies
+PREFETCHES = ("-", "7.0"), (PREFETCH_SIZE, "7.4")  # (sizes, first PTX version)
+CACHES = ("ca", "(4|8|16)"), ("cg", "(16)")  # (cache, sizes of copies)
 CP_ASYNC = "9.7.9.25.3.1"
 ASYNC = [
     *[row("cp.async.{cache}.shared.global{l2}", "dst:[u32], src:[u64], size:#u32" + _sizes, CP_ASYNC, copy_async, cache=_cache, l2=_l2, access=COPY, requires="80", ptx=_ptx)

@@ -27,7 +27,8 @@ INDEX_ARITHMETIC = frozenset(
 )
 MOVE = "mov"  # opcode, of special registers, too
 LEFT_SHIFT, BITWISE_AND, LOOKUP_LOGIC = "shl", "and", "lop3"  # opcodes
-KEEPING_DIVISORS = frozenset({"add", "sub", "min", "max", "cvt"})  # of all their operands
+# Their results keep divisors that all operands share.
+KEEPING_DIVISORS = frozenset({"add", "sub", "min", "max", "cvt"})
 
 
 def binary(operation: str, dtype: DType) -> str:
@@ -149,7 +150,7 @@ def _bits(dtype: DType) -> str:
 
 # -- memory (9.7.9, 9.7.13) -------------------------------------------------------------------
 
-SHARED_OPCODE = "shared"  # of the two pseudo-instructions below
+SHARED_OPCODE = "shared"  # opcode of the two pseudo-instructions below
 STATIC_SHARED, DYNAMIC_SHARED = "shared.base", "shared.dynamic"
 CP_ASYNC = "cp.async"
 CP_ASYNC_COMMIT, CP_ASYNC_WAIT = "cp.async.commit_group", "cp.async.wait_group"
@@ -181,7 +182,7 @@ def load_parameter(dtype: str) -> str:
 
 
 GENERIC_OF_SHARED = "cvta.shared.u64"
-ADDRESS_OF_PARAMETER = "cvta.param.u64"  # from an address in the space of parameters
+ADDRESS_OF_PARAMETER = "cvta.param.u64"  # converts an address in the space of parameters
 
 
 def _vector(count: int) -> str:

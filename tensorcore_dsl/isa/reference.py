@@ -16,7 +16,7 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction, Operand, Row
 
-Parts = tuple[str, ...]  # of a mnemonic; joined, they are the mnemonic
+Parts = tuple[str, ...]  # parts of a mnemonic, in order
 Pattern = tuple[frozenset[str], ...]  # the values of each part
 Groups = dict[Pattern, list[Any]]
 

@@ -165,12 +165,12 @@ class Instruction:
     section: str
     execute: Execute = field(repr=False)
     effects: Effect = PURE
-    accesses: tuple[Access, ...] = ()  # at its addresses, in the order of its operands
+    accesses: tuple[Access, ...] = ()  # accesses at the addresses, in the order of the operands
     template: str = ""
     tied: str | None = None  # the operand that should share the result's registers
     params: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
-    ordering: MmaOrdering | None = None  # of an asynchronous matrix product
+    ordering: MmaOrdering | None = None  # set for an asynchronous matrix product
 
     @property
     def ptx(self) -> str:

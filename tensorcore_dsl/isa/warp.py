@@ -15,7 +15,7 @@ from tensorcore_dsl.isa.context import Context, active_threads
 from tensorcore_dsl.isa.effects import VOLATILE, Effect
 from tensorcore_dsl.isa.spec import Instruction, row
 
-CONVERGENT = VOLATILE | Effect.CONVERGENT  # for all threads of a mask; not moved across control flow
+CONVERGENT = VOLATILE | Effect.CONVERGENT  # all threads of a mask take part; not moved across control flow
 LANES = np.arange(32, dtype=np.int64)
 ALL = np.uint32(0xFFFFFFFF)
 BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)

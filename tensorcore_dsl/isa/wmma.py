@@ -164,7 +164,7 @@ class Fragments:
     shapes: str
     ab: str  # element types of A and B
     c: str  # element types of C and D
-    orders: str  # of A and B in memory; C may have either
+    orders: str  # orders of A and B in memory; C may have either order
     requires: str
     ptx: tuple[int, int]
 

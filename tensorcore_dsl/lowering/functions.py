@@ -29,7 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 KINDS: dict[str, Any] = {"int": COUNT, "bool": BOOLEAN, "float": DOUBLE, "None": None} | {
     f"tuple[{', '.join(['int'] * n)}]": (COUNT,) * n for n in (2, 3, 4)
-}  # of annotations
+}  # kind by annotation
 
 
 class Lowered:

@@ -26,7 +26,7 @@ class Body(Expressions):
     def __init__(self, builder: ir.IRBuilder, scope: Mapping[str, Any], leave: Callable[[Any], None]) -> None:
         super().__init__(builder, scope)
         self.leave = leave
-        self.loops: list[tuple[ir.Block, ir.Block]] = []  # where `continue` and `break` go
+        self.loops: list[tuple[ir.Block, ir.Block]] = []  # targets of `continue` and `break`
         self.stores: Mapping[str, int] = {}
         self.line = 0
 

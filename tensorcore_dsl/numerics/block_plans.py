@@ -42,7 +42,7 @@ class BlockPlan:
         A and B are exchanged, because D is computed transposed.
     """
 
-    loop: Any  # of `blocks.LOOPS`
+    loop: Any  # an entry of `blocks.LOOPS`
     call: Array
     kept: tuple[Array, ...]
     swapped: bool

@@ -20,7 +20,7 @@ from . import block_code as layout
 from .block_code import HIGH, LOW, Blocks, Group, Memory
 from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 
-BIAS = 127  # of the exponents of binary32
+BIAS = 127  # exponent bias of binary32
 # A step is exact if its largest exponent E lies between these: 2.0**(F - E) and results are normal
 # numbers, and products that are subnormal in binary32 are below the last bit kept.
 MIN_EXPONENT, MAX_EXPONENT = -96, 120

@@ -293,7 +293,7 @@ class _Images:
 
     def __init__(self, word: Any) -> None:
         self.word = word
-        self.known: dict[int, tuple[int, Array, Array]] = {}  # by address
+        self.known: dict[int, tuple[int, Array, Array]] = {}  # (index, operand, words) by address
         self.addresses: list[int] = []
 
     def number(self, operand: Array) -> int:

@@ -106,7 +106,7 @@ _SIGNS: dict[str, Core] = {
     "copysign": (2, _copysign),
 }
 _EXTREMES = ("min", "max")
-OOB_NAN = 0x7FF7  # of f16 and bf16 alike, measured on sm_90: the manual has no number
+OOB_NAN = 0x7FF7  # NaN of f16 and of bf16, measured on sm_90: the manual has no number
 _MIXED = {"add": 1, "sub": 1, "fma": 2}
 TYPES: dict[str, FloatFormat] = {name: FLOATS[name] for name in ("f16", "bf16", "f32", "f64")}
 _ALLOWED = {"ftz": "f16 bf16 f32 f64", "sat": "f16 f32", "relu": "f16 bf16", "oob": "f16 bf16"}

@@ -319,7 +319,7 @@ def fma64(a: Any, b: Any, c: Any, mode: Any) -> Any:
         return _SIGN if mode == RM else np.uint64(0)
     ea, ma = normal64(am)
     eb, mb = normal64(bm)
-    ma >>= np.uint64(1)  # so that the product's highest bit is 125 or 126 of 128
+    ma >>= np.uint64(1)  # The product's highest bit is now 125 or 126 of 128.
     return sum64(product_sign != 0, ea + eb, high_product(ma, mb), ma * mb, c, mode)
 
 

@@ -22,7 +22,7 @@ PAIRS = (("avx512bw", "llvm.x86.avx512.pmaddw.d.512", 1), ("avx2", "llvm.x86.avx
 
 TO_ZERO = 8 | 3  # rounding of one instruction of AVX-512
 
-Value = Any  # of LLVM IR; llvmlite has no types
+Value = Any  # a value of LLVM IR; llvmlite has no types
 
 
 # Types and constants are cached, because printing their text takes half the time of emission.

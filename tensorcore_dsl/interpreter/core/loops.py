@@ -16,7 +16,7 @@ from tensorcore_dsl.isa.effects import VOLATILE, Effect
 
 # Effects that nothing outside lanes sees.
 _TOGETHER = Effect.WARP | Effect.CONVERGENT | Effect.INPLACE
-_Sources = dict[nodes.Value, set[nodes.Value]]  # by value, what it is computed from
+_Sources = dict[nodes.Value, set[nodes.Value]]  # the values from which each value is computed
 
 
 @dataclass(eq=False)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 MIN_BLOCK_BYTES = 1 << 20  # smaller blocks are kept by NumPy
-MAX_BYTES = 1 << 28  # of all kept blocks, during launches
-MAX_IDLE_BYTES = 1 << 27  # of all kept blocks, between launches
+MAX_BYTES = 1 << 28  # size of all kept blocks during launches
+MAX_IDLE_BYTES = 1 << 27  # size of all kept blocks between launches
 MAX_OVERSIZE = 2  # a block serves requests of at least 1 / MAX_OVERSIZE of its size
 
 _blocks: list[np.ndarray] = []

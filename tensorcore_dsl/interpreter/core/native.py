@@ -86,8 +86,8 @@ def address_of(builder: Any, pointer: Any, index: Any) -> Number:
     return Number(COUNT, builder.ptrtoint(arrays.item(builder, pointer, index).address, WORD))
 
 
-array_at: Any = primitive(at_address)  # of an address, a shape and a dtype
-named_at: Any = primitive(record_at)  # of an address and a kind
+array_at: Any = primitive(at_address)  # (address, shape, dtype)
+named_at: Any = primitive(record_at)  # (address, kind)
 
 
 def _vector(builder: Any, bits: int, address: Any) -> Any:

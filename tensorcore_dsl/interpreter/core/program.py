@@ -285,7 +285,7 @@ def _couples(node: Any) -> bool:
     return Effect.PRINT in instr.effects or (strong and not instr.space.startswith("shared"))
 
 
-PROGRAMS: WeakValueDictionary[int, Program] = WeakValueDictionary()  # all that are complete
+PROGRAMS: WeakValueDictionary[int, Program] = WeakValueDictionary()  # complete programs by serial number
 _serials = count()
 
 

@@ -95,7 +95,7 @@ class RegisterFile:
         new = self.values[vreg] is None
         value = self._home(vreg)
         if new and not self.chunk.checks:
-            value[...] = 0  # with checks nobody reads a register that has not been written
+            value[...] = 0  # With checks, nobody reads an unwritten register.
         return value
 
     def _home(self, vreg: int) -> Any:

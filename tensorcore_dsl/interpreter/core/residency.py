@@ -15,7 +15,8 @@ _DEVICES = {
     120: (188, 1536, 24, 100), 121: (48, 1536, 24, 100),
 }  # fmt: skip
 _RESERVED = 1024  # bytes of shared memory that the system takes of each CTA, from sm_80 on
-_REGISTERS, _REGISTER_UNIT = 65536, 256  # of a multiprocessor, in four partitions; handed to a warp at once
+_REGISTERS = 65536  # registers of a multiprocessor, in four partitions
+_REGISTER_UNIT = 256  # registers that a warp gets at once
 
 
 def multiprocessors(arch: Arch) -> int:

@@ -28,7 +28,7 @@ PAGE_WORDS = PAGE // 4 + 1
 # What is known of a page as a whole. FILLED: all its bytes are WRITTEN. FLYING: a bulk load in
 # flight fills it, and its bytes are PENDING, though their states say WRITTEN until `disclose`.
 UNKNOWN, FILLED, FLYING = range(3)
-ANY_FLYING = FLYING * 0x0101010101010101  # of 8 pages
+ANY_FLYING = FLYING * 0x0101010101010101  # FLYING for 8 pages
 
 STAMP_BITS = 14  # bits of a stamp that hold the thread; a cluster has at most 16 * 1024 threads
 STAMP_MASK = (1 << STAMP_BITS) - 1

@@ -52,7 +52,7 @@ class _Helper:
     def _work(self) -> None:
         for job in iter(self._jobs.get, None):
             job.do()
-            del job  # what it has found may be large
+            del job  # Its result may be large.
 
     def begin(self, job: _Job | None) -> None:
         """Hand over a job, or none to end."""

@@ -149,7 +149,7 @@ class Prompt(cmd.Cmd):
                 return
             except KeyboardInterrupt:
                 self._say("\n(quit stops the emulation)")
-            except OSError as error:  # such as pytest's, which captures the input
+            except OSError as error:  # pytest raises it for captured input
                 raise DebuggerQuit(
                     f"the debugger cannot read commands: {error} tc.debugger.script(...) gives it some",
                     self.view.loc,

@@ -76,7 +76,7 @@ class _Compiler:
         self.watched = mma_hazards.product_registers(kernel)
         self.read = {value for node in nodes.walk(kernel.body) for value in nodes.reads(node)}
         self.vregs = self.program.values
-        self.made: dict[Any, Loc | None] = {}  # where registers were computed last
+        self.made: dict[Any, Loc | None] = {}  # location of the last write of each register
         self.inside: LoopAnalysis | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.micro_ops = self.program.micro_ops
@@ -84,8 +84,8 @@ class _Compiler:
         self.multiplied = self.program.products
         self.labels = {node.name: _Label() for node in kernel.body if isinstance(node, nodes.Label)}
         self.backward = _loops_of(kernel.body)
-        self.products: list[AsyncProduct] = []  # of warpgroups, without a guard
-        self.heads: set[int] = set()  # where jumps may lead
+        self.products: list[AsyncProduct] = []  # unguarded products of warpgroups
+        self.heads: set[int] = set()  # targets of jumps
         # Of copies of registers that asynchronous products use, and of operations on them, by
         # position.
         self.checks: dict[int, mma_hazards.RegisterUse] = {}
@@ -389,7 +389,7 @@ class _Compiler:
         writes = [(vreg, target)]
         made = self.made.get(values[0]) if len(sources) == 1 else node.loc
         self.made[target] = made = made or node.loc
-        own = self.watched.isdisjoint(values)  # else it is the copy that is to blame
+        own = self.watched.isdisjoint(values)  # Otherwise the message names the copy itself.
         use = mma_hazards.register_use(
             "a copy of registers",
             reads,
@@ -467,7 +467,7 @@ class _Compiler:
             or not classify.is_acquire(ops[0].instr)
         ):
             return
-        load, *less, compare = ops  # to wait for 0, nothing is subtracted
+        load, *less, compare = ops  # A wait for 0 subtracts nothing.
         is_less = compare.instr.mnemonic in (names.compare("lt", f"s{bits}") for bits in (16, 32, 64))
         if not is_less or any(len(op.operands) != 2 for op in less):
             return
@@ -477,7 +477,7 @@ class _Compiler:
         if not isinstance(zero, nodes.Const) or zero.value != 0:
             return
         value = less[0].operands[1] if less else zero
-        if isinstance(value, nodes.Const):  # it adds the negative number
+        if isinstance(value, nodes.Const):  # The loop adds the negated value.
             self.program.awaited[self.here] = (-int(value.value),)
         elif isinstance(value, nodes.Value):
             self.program.awaited[self.here] = self.value(value)

@@ -54,7 +54,7 @@ class ExecutionContext(Chunk):
         self.arch = arch
         self.carry = np.full(self.threads, UNSET, np.uint8)
         self.team = team
-        self.cta_team = ALONE if ordered else team  # for accesses of CTAs to global memory
+        self.cta_team = ALONE if ordered else team  # team for accesses of CTAs to global memory
         self.tiles = program.tiles
         self.special = SpecialRegisters(geometry)
         self.sanitizer = Sanitizer(self, storage, launch is not None)

@@ -437,7 +437,7 @@ def _cycle(targets: Mapping[int, list[int]]) -> list[int]:
     try:
         TopologicalSorter(targets).prepare()
     except CycleError as error:
-        cycle: list[int] = error.args[1][:0:-1]  # each is awaited by the next one there
+        cycle: list[int] = error.args[1][:0:-1]  # each group is awaited by the next one
         first = min(range(len(cycle)), key=cycle.__getitem__)
         return cycle[first:] + cycle[:first]
     return []

@@ -41,7 +41,7 @@ from tensorcore_dsl.isa.wgmma import Buffers
 
 POLLING_JUMPS = 64  # backward jumps before a cohort that only polls lets others run
 MAX_GRID = 1 << 31  # CTAs of a launch
-MAX_JUMPS = 4096  # the same for a cohort that does something else
+MAX_JUMPS = 4096  # backward jumps before any other cohort lets others run
 
 
 class Observer(Protocol):
@@ -120,7 +120,7 @@ class Machine:
         alone = ctx.tally.profile or scheduler is not None or (detector and detector.swizzles)
         level = REGISTER_REGIONS if alone else ALL_REGIONS if detector is None else WITNESSED_REGIONS
         self.execute_at(level if policy.current.regions else NO_REGIONS)
-        self._missing = BoundedCache()  # with the masks, so that their id() stays theirs
+        self._missing = BoundedCache()  # keeps the masks, so that no id() is reused
         self.rounds = self.budget = 0
         self.marked = (0, 0)
 
@@ -313,7 +313,7 @@ class Machine:
         counts, steps, loops = ctx.tally.counts, ctx.program.steps, ctx.program.loops
         stop, partial, found = self.stop, registers.partial, registers.found
         self._look_ahead(at + 1)
-        if not self.budget:  # else the slice began before it met others, or parted from them
+        if not self.budget:  # Otherwise the slice began before cohorts met or parted.
             self.budget, self.marked = MAX_JUMPS, (ctx.reads, ctx.writes)
         moved, ctx.aside = False, 0
         try:
@@ -399,12 +399,12 @@ class Machine:
         start, target: where the cohort came from, and where it goes.
         """
         inside = head <= target < self.ctx.program.loops[head].end
-        if inside:  # it has used up a slice
+        if inside:  # The cohort has used up a slice.
             self.budget -= (self.budget - 1) % POLLING_JUMPS
         why = self.watchdog.add_iterations(head, count - inside)
         if why:
             self._refuse_loop(head, why)
-        if inside and not head == target <= start:  # else this jump is still to come
+        if inside and not head == target <= start:  # Otherwise this jump is still to come.
             self.yields = self._slice_ends(head)
 
     def _explain(self, error: Exception, step: Step) -> NoReturn:
@@ -428,7 +428,7 @@ class Machine:
     def _refuse_deadlock(self) -> NoReturn:
         ctx = self.ctx
         parked = {at: self._parked(at, c) for at, c in sorted(ctx.cohorts.items()) if c.unit}
-        lost = reduce(np.logical_or, parked.values(), ctx.gone)  # no event brings these on
+        lost = reduce(np.logical_or, parked.values(), ctx.gone)  # no event lets these threads continue
         for at, away in parked.items():
             cohort = ctx.cohorts[at]
             units = away.reshape(-1, cohort.unit).any(axis=1)
@@ -450,7 +450,7 @@ class Machine:
         """Raise Deadlock: the running cohort, at the head of a loop, would go on for ever."""
         loc, first = self.ctx.program.loops[head].loc, self.ctx.loc(head)
         if loc and first and (first.filename, first.line) == (loc.filename, loc.line):
-            loc = first  # it shows the expression
+            loc = first  # This location has the expression.
         picture = self._picture(Group(head, self.ctx.mask, "repeats"))
         raise errors.Deadlock(f"{why}\n{picture}", loc)
 

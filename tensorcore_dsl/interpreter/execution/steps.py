@@ -59,7 +59,7 @@ def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
     return lambda machine: execute(machine.ctx, instr, *fetch(machine.registers.values))
 
 
-Registers = tuple[Reader, ...]  # those of a, b, c and d
+Registers = tuple[Reader, ...]  # registers of a, b, c and d
 
 
 def own_memory(base: Any, offset: Any) -> Any:
@@ -310,7 +310,7 @@ def entered(index: int, stop: int, step: int, kind: Any, to_end: bool) -> Run:
             refuse(machine, int(np.argmax(zero)), "the step is 0, with which no range ends")
         if not to_end:
             return
-        with np.errstate(over="ignore"):  # in threads that count the other way
+        with np.errstate(over="ignore"):  # The difference may overflow in threads that count the other way.
             far = (by > 0) & (start < last) & (last - 1 > limits.max - by)
             if limits.min:
                 far |= (by < 0) & (start > last) & (last + 1 < limits.min - by)

@@ -211,7 +211,9 @@ class Watchdog(EagerDict):
             far = far | (ctx.barriers.waits_at >= 0)
             for at, cohort in ctx.cohorts.items():
                 instr = ctx.program.steps[at].instr
-                if instr is not None and classify.is_aligned(instr):  # it needs the lanes in the loop
+                if instr is not None and classify.is_aligned(
+                    instr
+                ):  # The instruction needs the lanes in the loop.
                     far |= cohort.mask & warps
             here = self._present(ctx.mask)
         return bool(far[here].all())

@@ -44,7 +44,7 @@ class AsyncStores:
         starts = addresses[threads].astype(np.int64) & OFFSET
         indices = ctas[:, None], starts[:, None] + np.arange(size)
         slots, phases = self._count(ctas, starts, size, bar)
-        if self.sanitizer.proxies.tracked:  # no thread can fence what it has not done
+        if self.sanitizer.proxies.tracked:  # No thread can fence an access of the async proxy.
             self.sanitizer.proxies.stamps[indices[0], indices[1] // 4] = 0
         if storage.checks:
             storage.disclosed(forget=True).states[indices] = shadow.PENDING

@@ -473,7 +473,9 @@ class BulkCopies:
         made = [conflict for conflict in conflicts if conflict is not None]
         if made:
             first = min(made, key=lambda conflict: conflict.which)
-            first.tell(self.repeats and first is conflicts[-1])  # of the target: the values are the same
+            first.tell(
+                self.repeats and first is conflicts[-1]
+            )  # A conflict at the target is mild: the values are equal.
             # It was a warning. The history has the stores up to that one; later accesses must meet all.
             detector.global_spans("store", operations, rows, reduces, check=False)
 

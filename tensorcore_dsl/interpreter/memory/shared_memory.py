@@ -33,7 +33,7 @@ class SharedMemory(accesses.WordMemory):
     """Shared memory of a chunk of CTAs; every thread accesses that of its own CTA."""
 
     space = "shared"
-    cluster = 0, np.empty(0, np.bool_)  # of `accesses.shared_move`
+    cluster = 0, np.empty(0, np.bool_)  # arguments of `accesses.shared_move`
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SharedMemory(accesses.WordMemory):
         return np.asarray(addresses + (ctas << np.uint64(32)))
 
     def real_addresses(self, addresses: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray | None:
-        if self.sanitizer.proxies.epochs.size:  # each store leaves a stamp
+        if self.sanitizer.proxies.epochs.size:  # Each store leaves a stamp.
             return None
         ctas = np.arange(addresses.size) // self.chunk.group
         first = self.storage.data.ctypes.data

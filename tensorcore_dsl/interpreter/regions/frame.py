@@ -181,7 +181,7 @@ class RegionFrame:
         self.leaving = np.zeros((len(layout.stops), threads), np.bool_)
         rows = (address_of(self.leaving) + np.arange(len(layout.stops)) * threads).astype(np.int64)
         tables = {register: special.table(register) for register, _ in layout.inputs}
-        self.held = memory, rows, tables, rest, parts  # others have their addresses alone
+        self.held = memory, rows, tables, rest, parts  # The code has only their addresses.
         for number, value in (
             (layouts.MEMORY, address_of(memory)),
             (layouts.COUNTERS, address_of(self.counters)),
@@ -205,7 +205,7 @@ class RegionFrame:
         vregs, steps, numbers = layout.registers
         self.words[numbers] = registers.addresses[vregs] + steps * threads
         kept, sizes = layout.kept
-        self.kept = np.zeros(1 + 34 * len(kept), np.int64)  # with room for a copy of each
+        self.kept = np.zeros(1 + 34 * len(kept), np.int64)  # space for a copy of each
         self.kept[0] = len(kept)
         self.kept[1 : 1 + 2 * len(kept) : 2] = self.words[kept]
         self.kept[2 : 2 + 2 * len(kept) : 2] = sizes

@@ -65,7 +65,7 @@ class MicroOps:
         self.stops = {at: i for i, at in enumerate(dict.fromkeys((*self.layout.stops, *inner)))}
         self.env: dict[Key, Value] = {}
         self.fresh: set[Key] = set()  # written in the block
-        self.homed: set[Key] = set()  # as in the block's memory of registers
+        self.homed: set[Key] = set()  # equal to the block's memory of registers
         self.halves: Pair = ("", "")
         self.mask = ""
         self.failures: list[str] = []

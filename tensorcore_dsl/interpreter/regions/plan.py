@@ -249,7 +249,7 @@ class RegionFlow:
 
     steps: Sequence[Step]
     jumps: Mapping[int, RegionJump]
-    watched: Mapping[int, Iterable[int]]  # by position, vregs that others read there
+    watched: Mapping[int, Iterable[int]]  # vregs that other code reads, by position
     live: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from tensorcore_dsl.isa import fragments, instruction
 from tensorcore_dsl.isa.lanes import COPY, LaneAccess
 from tensorcore_dsl.numerics.products import COST as PRODUCT_COST
 
-Machine = Any  # of `execution.machine`, which imports this module
+Machine = Any  # `execution.machine.Machine`, whose module imports this one
 
 
 OWN_CODE = 48  # micro-operations of a region whose code is not made together with that of others
@@ -156,7 +156,7 @@ def execute(
 
     def some(first: int, last: int, number: int) -> bool:
         frame = frames.get(number)
-        if frame is None:  # each thread makes its own
+        if frame is None:  # Each thread makes a frame.
             frame = frames[number] = frame_of(machine, code, region, number)
         words = frame.words
         words[layouts.ACTIVE], words[layouts.ENTRY], words[layouts.BUDGET] = active, entry, budget

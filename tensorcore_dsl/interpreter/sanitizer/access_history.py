@@ -54,8 +54,8 @@ FULL = 0xFFFFFFFF
 SELDOM = 255  # mask of a hash of serial numbers: accesses whose masked hash is 0 shorten chains
 
 LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
-OWN, CLUSTER, GLOBAL = range(3)  # which memory the addresses name
-CHECK, NOTE = 1, 2  # what to do with an access
+OWN, CLUSTER, GLOBAL = range(3)  # memories that addresses name
+CHECK, NOTE = 1, 2  # steps of an access
 # What is in conflict with an access: a write, a read, another lane in the same instruction, a write
 # or a read that no path with a fence of proxies connects with it. ASK is added where the other
 # access was made by another cluster, so that only messages tell.
@@ -97,8 +97,8 @@ class Conflict(Structure):
         ("what", c_int64),  # WROTE, READ, ...
         ("thread", c_int64),
         ("offset", c_int64),  # bytes in the area
-        ("serial", c_int64),  # of the earlier access
-        ("lanes", c_int64),  # of the earlier access
+        ("serial", c_int64),  # number of the earlier access
+        ("lanes", c_int64),  # lanes of the earlier access
     ]
 
 
@@ -135,15 +135,15 @@ class Book(Structure):
         ("noted", c_int64),  # loads of the log, from the first on, that the granules have
         # The clocks: see `vector_clocks.Rows`.
         ("known", c_int64),  # address
-        ("row_bytes", c_int64),  # of `known`
-        ("vector_bytes", c_int64),  # of `known`
+        ("row_bytes", c_int64),  # size of a row of `known`
+        ("vector_bytes", c_int64),  # size of a vector of `known`
         ("floor", POINTER(c_uint32)),
         ("row_of", POINTER(c_int64)),
         # The launch.
         ("chunk", c_int64),  # the number of the chunk
-        ("warps", c_int64),  # of a cluster
-        ("cta_warps", c_int64),  # of a CTA
-        ("devices", c_int64),  # their clusters take turns
+        ("warps", c_int64),  # warps of a cluster
+        ("cta_warps", c_int64),  # warps of a CTA
+        ("devices", c_int64),  # devices whose clusters take turns
         ("coupled", c_int64),  # 1 if clusters may wait for each other
         ("earlier", c_int64),  # not 0 while accesses to global memory may meet those of earlier launches
     ]
@@ -374,7 +374,7 @@ def prepend(book: Any, serial: int, lanes: int, rest: int) -> Any:
         if book.next_node < book.end_node:
             book.memo[key] = book.next_node
             return linked(book, serial, lanes, rest)
-        lanes = lanes & -lanes  # no room: only one of the accesses is kept
+        lanes = lanes & -lanes  # Without room, only one of the accesses is kept.
     if lanes == 0:
         return serial << LANE_BITS | ASYNC
     if lanes == FULL:

@@ -174,7 +174,8 @@ class ProxyFences:
         """The owners of `mask` have waited for all groups before number `due`, but `pending`."""
         self.waits[kind].note(mask, due, pending)
         left = []
-        known: dict[tuple[int, int], tuple[np.ndarray, bool, bool]] = {}  # of those issued together
+        # Reads that were issued together end together.
+        known: dict[tuple[int, int], tuple[np.ndarray, bool, bool]] = {}
         for read in self.reads:
             if read.kind != kind:
                 left.append(read)

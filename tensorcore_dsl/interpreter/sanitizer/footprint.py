@@ -120,7 +120,7 @@ class Footprint:
     ) -> Iterator[tuple[int, int, int, bool]]:
         """The position, serial number and lanes of accesses that are not compatible and not known,
         and whether only a fence of proxies is missing."""
-        book = history.Book()  # what reads chains of accesses
+        book = history.Book()  # only chains of accesses are read
         history.point(book, nodes=self.nodes)
         for code in np.unique(codes[codes != 0]).tolist():
             many = code & history.KIND == history.MANY

@@ -111,7 +111,7 @@ class HappensBefore:
         if named is None and everybody and again:
             return
         self.mark(chunk.mask)
-        if not (everybody and again):  # else nobody has accessed memory since they met
+        if not (everybody and again):  # Otherwise nobody has accessed memory since they met.
             keys = np.full(chunk.threads, -1)
             keys[chunk.mask] = 0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
             self.clocks.meet(keys, WARP, self.now)

@@ -85,7 +85,7 @@ class LaunchHistory:
             classify.is_release(i) and classify.scope(i) in ("gpu", "sys") for i in program.instructions
         )
         self.program, self.element = program, element
-        self.coupled = coupled or any(releases)  # whose reads a later launch may have to know
+        self.coupled = coupled or any(releases)  # A later launch may have to know reads before a release.
         self.lock = threading.Lock()
         # Chunks that run at once access global memory one after the other, each with its codes.
         # A thread that needs both locks takes this one first.

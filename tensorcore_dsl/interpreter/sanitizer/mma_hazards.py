@@ -169,7 +169,8 @@ class MmaHazards:
 
     def wait(self, pending: int) -> None:
         (groups, _), due = self.chunk.units(WARPGROUP), self.commits - pending
-        after: dict[tuple[int, int], tuple[np.ndarray, bool]] = {}  # of products issued together
+        # Products that were issued together end together.
+        after: dict[tuple[int, int], tuple[np.ndarray, bool]] = {}
         for product in self.queue:
             issued = id(product.groups), id(product.committed)
             if issued not in after:

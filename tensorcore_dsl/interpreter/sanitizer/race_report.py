@@ -420,7 +420,7 @@ class RaceFinding:
         learned = (known >= self.serial)[:, columns].all(axis=1).any()
         if not learned and (signal := self._signal_behind(abroad, cluster, columns)):
             return signal
-        known = known[:, cta % width : cta % width + group]  # by thread of my CTA, and of the other
+        known = known[:, cta % width : cta % width + group]  # (threads of my CTA, threads of the other CTA)
         knows, points = known >= self.serial, []
         if not learned and knows.any():
             signaller = cta + int(known.max(axis=0).argmax())

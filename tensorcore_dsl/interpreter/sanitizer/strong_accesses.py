@@ -146,10 +146,10 @@ class Signals:
         """
         messages, first = self.counted.setdefault(key, []), key not in self.locations
         message = replace(message, value=new)
-        if old == new:  # as of a failed cas: nobody waits for this one
+        if old == new:  # A cas failed: nobody waits for this message.
             return message
         if messages and not _reached(new, messages[-1].value + 1, bits):
-            messages.clear()  # it was set
+            messages.clear()  # The counter was set.
         if not messages and first and old is not None:
             messages.append(replace(message, vectors={}, value=old))
         messages.append(message)
@@ -264,12 +264,12 @@ def _read(races: Detector, instr: Instruction, thread: int, key: tuple[int, int]
         goal = races.counter_goal(thread)
         if goal is not None:
             reached = signals.reached(key, goal, 8 * instr.accesses[0].scalar)
-            if reached is None:  # it will read again
+            if reached is None:  # The thread will read again.
                 return
             message = reached
         read = signals.waiting.get((number, thread), {}).pop(key, [])
         again = signals.learned.get((number, thread, key, scope)) is message
-        if read or not again:  # else a poll has read the same once more
+        if read or not again:  # Otherwise a poll has read the same value again.
             signals.learned[number, thread, key, scope] = message
             _learn(races, thread, scope, [*read, message])
         return

@@ -214,7 +214,7 @@ def touch_warp(
     addresses: pointer to the lanes' addresses. active: bits of the active lanes.
     """
     local, strong = where.memory != history.GLOBAL, _strength(book, serial)
-    if strong == history.NON_COHERENT:  # no write at all is right
+    if strong == history.NON_COHERENT:  # Every write is in conflict.
         strong, book.since = 0, 0
     plain = strong == 0 and kind in (history.LOAD, history.STORE) and todo & history.CHECK != 0
     notes = todo & history.NOTE != 0

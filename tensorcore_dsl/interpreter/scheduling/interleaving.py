@@ -18,7 +18,7 @@ import numpy as np
 from tensorcore_dsl.errors import Deadlock, Loc
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 
-EAGER_SEED = 0  # with this seed, the last launch that may run runs
+EAGER_SEED = 0  # this seed always runs the last launch that is ready
 MAX_LOG2_STEPS = 10  # log2 of the longest turn, in steps
 MAX_START_STEPS = 4  # the next launch begins within this many steps
 

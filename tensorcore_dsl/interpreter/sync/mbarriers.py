@@ -60,7 +60,7 @@ from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import advice, classify
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
-REMOTE = 1 << 40  # in the number of a barrier, for what threads of other CTAs hand on
+REMOTE = 1 << 40  # bit of a barrier number: messages of threads of other CTAs
 
 
 class Mbarriers(EagerDict):

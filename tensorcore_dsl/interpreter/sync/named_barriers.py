@@ -79,7 +79,7 @@ class NamedBarriers:
         self.lanes = np.zeros((threads // 32, BARRIERS), np.uint32)
         self.counted = np.zeros_like(self.lanes, np.bool_)
         self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)
-        self.idle = True  # no barrier is in use
+        self.idle = True  # True if no barrier is in use
 
     def arrive(self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None = None) -> np.ndarray:
         """(T,) bool: who may go on after arriving at a barrier."""

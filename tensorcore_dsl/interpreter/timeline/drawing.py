@@ -23,8 +23,8 @@ COLORS = {
 }
 WIDTH, ROW = 12.0, 0.22  # inches of the picture, of a row
 LANES = 8  # rows for copies in flight
-SVG_WIDTH, SVG_LABEL = 900, 75  # of the picture in notebooks, and its names
-SVG_WAIT = "#8a95a055"  # on light and dark pages
+SVG_WIDTH, SVG_LABEL = 900, 75  # widths of the picture in notebooks and of its names, in pixels
+SVG_WAIT = "#8a95a055"  # visible on light and dark pages
 
 
 def svg(replay: Replay) -> str:

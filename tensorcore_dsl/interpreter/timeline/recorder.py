@@ -80,7 +80,7 @@ class _Hooks:
         ctx = self.ctx = machine.ctx
         geometry = ctx.geometry
         cluster = geometry.cluster_ctas
-        several = cluster * geometry.devices  # at least one cluster of each device
+        several = cluster * geometry.devices  # CTAs of one cluster of each device
         ctas = min(-(-wanted // several) * several, geometry.ctas)
         self.per_cta = geometry.group // WARP
         self.warps = ctas * self.per_cta
@@ -103,7 +103,7 @@ class _Hooks:
         self.phases: dict[tuple[int, int], list[int]] = {}  # (CTA, number): phase, arrivals
         self.met = np.zeros((2, ctx.threads), np.int64)  # cluster arrivals and waits of a thread
         self._install()
-        machine.execute_at(NO_REGIONS)  # each step is recorded
+        machine.execute_at(NO_REGIONS)  # Each step is recorded.
         steps = ctx.program.steps
         machine.runs = [self._recorded(at, step, machine.runs[at]) for at, step in enumerate(steps)]
 

@@ -43,7 +43,7 @@ from tensorcore_dsl.interpreter.timeline.units import Completion, Groups, Multip
 
 PIECE = 2048  # bytes of a bulk copy that are written to shared memory at a time
 QUEUE = 64  # cycles of requests to shared memory that may wait before a warp stalls
-GLOBAL_QUEUE = 1024  # the same for global memory
+GLOBAL_QUEUE = 1024  # cycles of requests to global memory that may wait before a warp stalls
 # The cost of going on after a phase of each kind of barrier.
 WAKING = {MBARRIER: "mbarrier_latency", NAMED: "barrier_latency", CLUSTER: "remote_latency"}
 SHORT_STALL_CYCLES = 12  # shorter stalls are part of an issuing segment

@@ -13,7 +13,7 @@ from tensorcore_dsl.interpreter.timeline.recording import NAMED, Arrive, BulkLoa
 from tensorcore_dsl.interpreter.timeline.replay import Replay, Track
 
 SHOWN = 4  # waits of a role
-MIN_SHARE = 0.01  # of the time: waits below this share get no line
+MIN_SHARE = 0.01  # share of the time; shorter waits get no line
 STATES = {
     "issue": "issue",
     "registers": "wait for operands",

@@ -18,7 +18,7 @@ from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.interpreter.timeline.recording import Recording
 from tensorcore_dsl.interpreter.timeline.replay import Replay
 
-USUAL_REGISTERS = 128  # of a thread, where no assembler tells
+USUAL_REGISTERS = 128  # registers of a thread, if no assembler reports them
 PICTURES = (".svg", ".png", ".pdf")
 
 

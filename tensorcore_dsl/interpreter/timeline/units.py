@@ -84,7 +84,7 @@ class Multiprocessor:
         self.schedulers = [Unit() for _ in range(schedulers)]
         self.tensor = [Unit() for _ in range(schedulers)]  # mma.sync, one beside each scheduler
         self.shared, self.l2, self.dram, self.tma = Unit(), Unit(), Unit(), Unit()
-        self.products: list[TimedProduct] = []  # of warpgroups, waiting for the tensor cores
+        self.products: list[TimedProduct] = []  # products of warpgroups that wait for the tensor cores
         self.multiplying = False
         self.product_cycles = 0.0
 
