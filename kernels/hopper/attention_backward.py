@@ -146,7 +146,7 @@ def make_cta(inputs: GradientInputs, tiles: KeyTileList, softmax: Softmax, confi
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
     traits, dtype = softmax.traits, inputs.q.dtype
     loaded = key_tile_and_blocks(inputs, config.dq_slabs, slabs(traits.width), config)
-    *_, queries, grads = loaded
+    keys, values, maps, queries, grads = loaded
     exchange = tc.shared((config.BM // SLAB, 1, config.BN, SLAB), dtype, swizzle=128)
     quads = dq_product(dtype).d.layout.slots // 4
     dq = tc.shared((DQ_STAGES, SHARES, quads, WARPGROUP, 4), tc.f32)
@@ -161,7 +161,7 @@ def make_cta(inputs: GradientInputs, tiles: KeyTileList, softmax: Softmax, confi
         tc.fence_mbarrier_init()
     tc.barrier()
     return BackwardCta(
-        tiles, softmax, config, *loaded, drawn, full_keys[0], empty_keys[0],
+        tiles, softmax, config, keys, values, maps, queries, grads, drawn, full_keys[0], empty_keys[0],
         exchange, dq, dq_visit, full_dq, empty_dq,
     )  # fmt: skip
 

@@ -132,7 +132,7 @@ def make_cta(inputs: GradientInputs, tiles: KeyTileList, softmax: Softmax, confi
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
     traits = softmax.traits
     loaded = key_tile_and_blocks(inputs, slabs(traits.depth), slabs(traits.width), config)
-    *_, queries, grads = loaded
+    keys, values, maps, queries, grads = loaded
     p = tc.shared((P_STAGES, config.BM * config.BN // (4 * WARPGROUP), WARPGROUP, 4), tc.f32)
     drawn, full_keys, empty_keys = tc.shared(4, tc.s32), tc.mbarriers(1), tc.mbarriers(1)
     full_p, empty_p = tc.mbarriers(P_STAGES), tc.mbarriers(P_STAGES)
@@ -145,7 +145,7 @@ def make_cta(inputs: GradientInputs, tiles: KeyTileList, softmax: Softmax, confi
         tc.fence_mbarrier_init()
     tc.barrier()
     return KeyCta(
-        tiles, softmax, config, *loaded, drawn, full_keys[0], empty_keys[0],
+        tiles, softmax, config, keys, values, maps, queries, grads, drawn, full_keys[0], empty_keys[0],
         clean_queries, clean_grads, p, full_p, empty_p,
     )  # fmt: skip
 

@@ -24,7 +24,8 @@ from tensorcore_dsl.kernels.sizes import cdiv
 from tensorcore_dsl.kernels.split_f32 import SLAB
 from tensorcore_dsl.kernels.user_functions import name_of
 
-Config = HopperConfig | AmpereConfig | VectorConfig
+TensorCoreConfig = HopperConfig | AmpereConfig
+Config = TensorCoreConfig | VectorConfig
 FUSED_MULTIPLY_ADDS = TensorCoreArithmetic("scalar")  # f32 without tensor cores
 MMA_DEPTHS: dict[tc.DType, int] = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 32, tc.f64: 4}  # K of mma.sync
 
@@ -191,7 +192,7 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
         depth,
         arithmetic,
         terms=3 if dtype == tc.f32 and not chains else 1,
-        promoted=0 if chains else _promoted(config, problem, depth),
+        promoted=0 if isinstance(config, VectorConfig) else _promoted(config, problem, depth),
         chains=chains,
         warps=warps,
         parts=parts,
@@ -270,7 +271,7 @@ def _instruction(dtype: tc.DType, in_f16: bool, hopper: bool, arch: str) -> tupl
         raise tc.ArgumentError(f"the order of summation is unknown: {error}") from None
 
 
-def _promoted(config: Config, problem: GemmProblem, depth: int) -> int:
+def _promoted(config: TensorCoreConfig, problem: GemmProblem, depth: int) -> int:
     """Elements of K that tensor cores sum before promotion to f32; 0: all."""
     dtype = problem.multiplied_as
     in_parts, fp8 = dtype == tc.f32, dtype.is_float and dtype.bits == 8
@@ -281,7 +282,7 @@ def _promoted(config: Config, problem: GemmProblem, depth: int) -> int:
     return SWIZZLE_BYTES if fp8 and problem.accumulate != FAST else 0
 
 
-def _step(config: Config, dtype: tc.DType) -> int:
+def _step(config: TensorCoreConfig, dtype: tc.DType) -> int:
     """Elements of K in a step of the mainloop."""
     if isinstance(config, AmpereConfig):
         return config.BK
@@ -290,14 +291,14 @@ def _step(config: Config, dtype: tc.DType) -> int:
     return int(SWIZZLE_BYTES * config.k_slabs // dtype.itemsize)
 
 
-def _parts(config: Config, dtype: tc.DType, K: int) -> tuple[int, ...]:
+def _parts(config: TensorCoreConfig, dtype: tc.DType, K: int) -> tuple[int, ...]:
     """First elements of the parts of split-K."""
     step, split_k = _step(config, dtype), config.split_k
     steps = cdiv(K, step)
     return tuple(part * steps // split_k * step for part in range(split_k))
 
 
-def _streamk(config: Config, problem: GemmProblem) -> tuple[int, ...]:
+def _streamk(config: TensorCoreConfig, problem: GemmProblem) -> tuple[int, ...]:
     """Quantities that decide where stream-K divides the K of each tile."""
     if isinstance(config, HopperConfig) or not config.streamk_units:
         return ()
@@ -305,7 +306,7 @@ def _streamk(config: Config, problem: GemmProblem) -> tuple[int, ...]:
     return config.streamk_units, config.BK, config.BM, config.BN, config.group_m, *sizes
 
 
-def _row_parts(config: Config, problem: GemmProblem) -> int:
+def _row_parts(config: TensorCoreConfig, problem: GemmProblem) -> int:
     """Columns of a part of a row, if reductions add up f32; their sums depend on the order."""
     adds = any(reduction.op == "sum" for reduction in problem.row_reductions)
     if not adds or isinstance(config, AmpereConfig):
