@@ -41,8 +41,13 @@ ALIGNED = 16  # bytes: alignment of memory that a call allocates
 
 
 def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
-    """Allocate a stack slot at the function's entry."""
+    """Allocate a stack slot at the function's entry.
+
+    It comes before all calls: LLVM splits blocks at calls that it inlines, and keeps slots of later blocks
+    in memory.
+    """
     with builder.goto_entry_block():
+        builder.position_at_start(builder.block)
         return builder.alloca(kind)
 
 

@@ -100,6 +100,11 @@ def _splat(builder: Any, bits: int, x: Any) -> Any:
     return arrays.splat(builder, cast(builder, np.dtype(f"u{bits // 8}"), x).value, LANES)
 
 
+def _all(builder: Any, lanes: Any) -> Number:
+    every = builder.bitcast(lanes, ir.IntType(LANES))
+    return Number(BOOLEAN, builder.icmp_unsigned("==", every, ir.Constant(every.type, -1)))
+
+
 def _fill(bits: int) -> Any:
     @primitive
     def fill(builder: Any, address: Any, first: Any, step: Any) -> None:
@@ -120,11 +125,25 @@ def _has_stride(bits: int) -> Any:
         first = builder.extract_element(words, ir.Constant(ir.IntType(32), 0))
         distances = builder.mul(lanes, _splat(builder, bits, step))
         wanted = builder.add(arrays.splat(builder, first, LANES), distances)
-        same = builder.icmp_unsigned("==", words, wanted)
-        every = builder.bitcast(same, ir.IntType(LANES))
-        return Number(BOOLEAN, builder.icmp_unsigned("==", every, ir.Constant(every.type, -1)))
+        return _all(builder, builder.icmp_unsigned("==", words, wanted))
 
     return has_stride
+
+
+def _are_granules(size: int) -> Any:
+    @primitive
+    def are_granules(builder: Any, address: Any) -> Number:
+        """True if the words of a warp's lanes name runs of 16 bytes, at real addresses of lanes."""
+        words = builder.load(_vector(builder, 32, address), align=4)
+        heads = [lane * size // 16 * 16 // size for lane in range(LANES)]
+        distances = [size * (lane - head) for lane, head in enumerate(heads)]
+        first = builder.shuffle_vector(
+            words, ir.Constant(words.type, ir.Undefined), ir.Constant(words.type, heads)
+        )
+        wanted = builder.add(first, ir.Constant(words.type, distances))
+        return _all(builder, builder.icmp_unsigned("==", words, wanted))
+
+    return are_granules
 
 
 @primitive
@@ -133,9 +152,7 @@ def is_below32(builder: Any, address: Any, limit: Any, most: Any) -> Number:
     words = builder.load(_vector(builder, 32, address), align=4)
     low = builder.and_(words, ir.Constant(words.type, [63] * LANES))
     below = builder.icmp_unsigned("<", words, _splat(builder, 32, limit))
-    below = builder.and_(below, builder.icmp_unsigned("<=", low, _splat(builder, 32, most)))
-    every = builder.bitcast(below, ir.IntType(LANES))
-    return Number(BOOLEAN, builder.icmp_unsigned("==", every, ir.Constant(every.type, -1)))
+    return _all(builder, builder.and_(below, builder.icmp_unsigned("<=", low, _splat(builder, 32, most))))
 
 
 def _of_lanes(name: str) -> Any:
@@ -154,6 +171,7 @@ LANES = 32
 min32, max32, or32 = map(_of_lanes, ("vector.reduce.umin", "vector.reduce.umax", "vector.reduce.or"))
 has_stride32, has_stride64 = map(_has_stride, (32, 64))
 fill32, fill64 = map(_fill, (32, 64))
+are_granules4, are_granules8 = map(_are_granules, (4, 8))
 
 
 @inlined

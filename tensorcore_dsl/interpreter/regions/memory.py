@@ -300,8 +300,15 @@ def shared_access(  # noqa: PLR0915
         if good:
             _move_row(words, base + address, step, width, count, stores)
             return 0
-        plain = not stores and size >= 4
-        if plain and _words_are_plain(addresses, size, limit, states_of, known, checked):
+        plain = not stores and size >= 4 and int(native.max32(addresses)) + size <= limit
+        states = states_of if checked else 0
+        if plain and count == 1 and size == 8 and native.are_granules8(addresses):
+            if _load_granules(words, addresses, base, states, 8):
+                return 0
+        elif plain and count == 1 and size == 4 and native.are_granules4(addresses):
+            if _load_granules(words, addresses, base, states, 4):
+                return 0
+        elif plain and _words_are_plain(addresses, size, limit, states_of, known, checked):
             _gather(words, addresses, base, width, count)
             return 0
     if not stores:
@@ -416,6 +423,25 @@ def _words_are_plain(addresses: int, size: int, limit: int, states: int, pages: 
             failure |= peek64(states + at + size - 8) ^ np.uint64(ALL_WRITTEN)
     plain: bool = failure == 0
     return plain
+
+
+@native.inlined
+def _load_granules(words: int, addresses: int, base: int, states: int, size: int) -> bool:
+    """Load words of `size` bytes that lie in runs of 16 bytes, as those of fragments do.
+
+    states: those of the CTA at `base`; 0 without checks. Returns False if a check fails.
+    """
+    failure = np.uint64(0)
+    for run in range(2 * size):
+        at = int(peek32(addresses + 64 // size * run))
+        native.copy16(words + 16 * run, base + at)
+        if states:
+            failure |= np.uint64(at & (size - 1))
+            failure |= (peek64(states + at) ^ np.uint64(ALL_WRITTEN)) | (
+                peek64(states + at + 8) ^ np.uint64(ALL_WRITTEN)
+            )
+    good: bool = failure == 0
+    return good
 
 
 @native.inlined
