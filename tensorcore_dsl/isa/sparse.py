@@ -49,10 +49,8 @@ def metadata_bits(selector: int, nibbles: int, wide: bool) -> np.ndarray:
 
     For `wide` elements (16 bits and more), the halves of one register belong to rows g and g + 8.
     """
-    lanes, low = (
-        [[2 * selector], [2 * selector + 1]],
-        [0, 0],
-    )  # lanes of a quad and registers, for rows g and g + 8
+    # For rows g and g + 8: lanes of a quad, and the lowest bit in their registers.
+    lanes, low = [[2 * selector], [2 * selector + 1]], [0, 0]
     if nibbles == 16:  # lanes 0 and 1 of a quad: first half of rows g and g+8; 2 and 3: the rest
         lanes = [[0, 2], [1, 3]]
     elif wide:

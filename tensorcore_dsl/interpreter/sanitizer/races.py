@@ -93,9 +93,7 @@ class Races(HappensBefore):
                 f"{program.kernel.name} has {steps} instructions, and races are found among {history.STEPS}: "
                 f"unroll fewer loops"
             )
-        self.names = Positions(
-            program, geometry
-        )  # reports of other chunks need it after this chunk has ended
+        self.names = Positions(program, geometry)  # reports need it after this chunk has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
         fences = any(classify.is_proxy_fence(instr) for instr in program.instructions)
@@ -123,9 +121,7 @@ class Races(HappensBefore):
             self.clocks.start(device, known)
         # mbarriers that nobody has fenced yet: the thread that has initialised them
         self.unfenced: dict[tuple[int, int], int] = {}
-        self.met_cluster = np.zeros(
-            chunk.threads, np.bool_
-        )  # threads that have passed the barrier of the cluster
+        self.met_cluster = np.zeros(chunk.threads, np.bool_)  # threads that have passed its barrier
 
     # -- serial numbers ---------------------------------------------------------------------------
 
