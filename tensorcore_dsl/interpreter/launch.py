@@ -520,8 +520,8 @@ def _seconds() -> float:
 def _is_long(program: Program, ctas: int, threads: int, arguments: Sequence[Any]) -> bool:
     """True if a launch takes so long that worker processes pay. threads: of a CTA.
 
-    The time of a CTA is that of the program's last launch. A first launch is long if it has many
-    threads that multiply matrices in loops.
+    The program's last launch gives the time of a CTA. A first launch is long if it has many threads that
+    multiply matrices in loops.
     """
     if policy.current.processes is not None:
         return policy.current.processes

@@ -61,9 +61,8 @@ def can_fork() -> bool:
     """True if this process may make others.
 
     False if the system cannot copy a process, and in workers of `multiprocessing`, which may have no
-    children. False if there are other threads, since a lock that one of them holds at the fork stays
-    locked in the child. Threads that serve in the background and emulate nothing, as a notebook has
-    them, do no harm.
+    children. False if there are other threads: a lock that another thread holds at the fork stays locked in
+    the child. Threads that serve in the background and emulate nothing, as a notebook has them, do no harm.
     """
     here = threading.current_thread()
     return (
@@ -229,7 +228,7 @@ class _Worker:
         return self._status
 
     def begin(self, job: Job, launch: bytes | None = None) -> None:
-        """Let it run a chunk, of a launch that is new to it or of the one before."""
+        """Let the worker run a chunk of `launch`, or of its previous launch if `launch` is None."""
         self.job = job
         with suppress(ConnectionError):  # The worker has ended, as its answer tells.
             self.answers.send((job, launch))

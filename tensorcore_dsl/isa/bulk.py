@@ -52,7 +52,7 @@ def invalidate(ctx: Context, instr: Instruction, bar: Any) -> None:
 
 
 def arrive(ctx: Context, instr: Instruction, bar: Any, *number: Any) -> None:
-    """mbarrier.arrive and arrive_drop; `number` is of arrivals, or of the bytes that one announces."""
+    """mbarrier.arrive and arrive_drop; `number`: arrivals, or the bytes that one arrival announces."""
     _check_own(ctx, instr, bar)
     count, expected = (*number, np.uint32(0)) if number else (np.uint32(1), np.uint32(0))
     kind, drops = instr.params["kind"], instr.params["op"] == "arrive_drop"
@@ -157,8 +157,9 @@ def clear(ctx: Context, instr: Instruction, p: Any, size: Any, value: int) -> No
 
 
 def map_address(ctx: Context, instr: Instruction, address: Any, rank: Any) -> Any:
-    """Addresses of the same offset in the CTAs of these ranks; no access may use that of a rank
-    that does not exist."""
+    """Addresses of the same offset in the CTAs of these ranks; no access may use the address of a rank that
+    does not exist.
+    """
     upper = np.minimum(rank, np.uint32(FARTHEST)) + np.uint32(1) << np.uint32(CLUSTER_SHIFT)
     return address & np.uint32((1 << CLUSTER_SHIFT) - 1) | upper
 

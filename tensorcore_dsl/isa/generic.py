@@ -29,7 +29,7 @@ class Lanes:
 
 
 def convert(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
-    """cvta: global addresses are generic ones."""
+    """cvta: global addresses are generic addresses."""
     if instr.params["s"] == "global":
         return np.asarray(a)
     return np.asarray(a - WINDOW if instr.params["to"] else a + WINDOW)
@@ -64,7 +64,7 @@ def shared_address(address: np.ndarray) -> np.ndarray:
 
 
 def of_shared(address: np.ndarray) -> np.ndarray:
-    """Convert addresses of shared memory to generic ones; generic addresses stay."""
+    """Convert addresses of shared memory to generic addresses; generic addresses stay."""
     address = np.asarray(address).astype(np.uint64)
     return np.asarray(np.where(address < WINDOW, address + WINDOW, address))
 

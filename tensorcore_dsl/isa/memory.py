@@ -92,7 +92,7 @@ def no_effect(ctx: Context, instr: Instruction, *operands: Any) -> None:
 
 
 def discard(ctx: Context, instr: Instruction, address: np.ndarray, size: int) -> None:
-    """discard: memory becomes undefined. The emulator writes all ones, so that reads are noticed."""
+    """discard: memory becomes undefined. The emulator sets all bits, so that reads are noticed."""
     ctx.globals.store(ctx, address, np.full((16, ctx.threads), -1, np.int64).view(np.uint64))
 
 
@@ -181,7 +181,7 @@ def _wide_loads(nc: str, section: str) -> list[Row]:
 
 
 def _beyond_global(op: str, operands: str, section: str, execute: Any, text: str, orders: str) -> list[Row]:
-    """Loads or stores of shared memory, and strong ones of all spaces."""
+    """Loads or stores of shared memory, and strong loads or stores of all spaces."""
     peer, words = text.replace("{s}", "shared::cluster"), operands.replace("{a}", "u32")
     return [
         row(op + ".shared{v}.{t}",                        words,    section, execute, v_t_r_n=WORDS, access=text.replace("{s}", "shared")),

@@ -2,7 +2,7 @@
 
 Objects are read in memory as CPython and NumPy lay them out: PyObject ends with its type, then come
 the fields of PyTupleObject, of PyArrayObject (numpy/ndarraytypes.h) and of CDataObject (ctypes.h). The
-entry point returns NotImplemented for arguments of other kinds than the compiled ones.
+entry point returns NotImplemented for arguments of other kinds than the compiled kinds.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Compiled:
 def _load(name: str, sources: str, folder: Path | None) -> bool:
     """Load code from disk, after the code that it calls; return whether all of it is loaded now.
 
-    sources: those of a function that contains or calls it (`FunctionKey.sources`).
+    sources: the sources of a function that contains or calls it (`FunctionKey.sources`).
     """
     if name in _LOADED:
         return True

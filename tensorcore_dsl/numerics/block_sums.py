@@ -135,7 +135,9 @@ class FusedBlocks(Blocks):
                     self.put(builder.fmul(self.as_float(truncated), down), slot)
 
     def note_range(self, exponents: list[Value]) -> None:
-        """Mark lanes whose largest exponent is neither that of zeros nor in MIN_EXPONENT to MAX_EXPONENT."""
+        """Mark lanes whose largest exponent is neither the exponent of zero nor in MIN_EXPONENT to
+        MAX_EXPONENT.
+        """
         builder, zeros = self.builder, constant(I32, LOW // 2)
         highest = lowest = None
         for exponent in exponents:
@@ -262,7 +264,7 @@ class FusedBlocks(Blocks):
         ]
 
     def read_scales(self, group: Group, scales: list[Value]) -> None:
-        """Exponents of 2 that scale the products of each column, from biased ones.
+        """Exponents of 2 that scale the products of each column, from biased exponents.
 
         They are equal for all k, so the code scales C instead, and scales D back.
         """

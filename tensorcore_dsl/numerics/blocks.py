@@ -83,8 +83,8 @@ def _loops(kind: type[Blocks], two_columns: bool) -> Any:
 
         first, second: addresses of the words of each A and B. uses: for each operation the indices
         of its A and B, and the addresses of the words of its C and D. active: one bool per warp.
-        decoded: addresses of memory for the decoded values of A, their exponents, those of B, and
-        for one D.
+        decoded: addresses of memory for the decoded values of A, their exponents, the exponents of B, and one
+        D.
         left: (uses, warps) bool; set for results that blocks cannot compute.
         extra: result of `plans.extra_operands`; its scales belong to one operation.
         """

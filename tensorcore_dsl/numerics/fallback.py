@@ -2,8 +2,8 @@
 """Matrix products in NumPy for the results that blocks cannot compute: infinities, NaN, extreme exponents.
 
 Arithmetic is in binary64, which is exact here. A product of two elements has at most 22 significant
-bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities follow the
-rules of binary64, which are those of the hardware.
+bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities follow the rules of
+binary64, as on hardware.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _values(bits: Array, kind: str, operation: str = "mul", operand: int = 0) ->
 def _exponents(numbers: Array, kind: str, least: int | None = None) -> Array:
     """Exponents as alignment sees them; LOW for zeros and integers.
 
-    least: exponent of the smallest normalised number, that of the type if None.
+    least: exponent of the smallest normalised number; None: of the type.
     """
     form = FORMATS[kind]
     exponents = np.maximum(np.frexp(numbers)[1] - 1, form.least if least is None else least)

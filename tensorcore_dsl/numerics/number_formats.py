@@ -112,7 +112,7 @@ def packed(name: str) -> tuple[str, int]:
 
 
 def find(table: Mapping[Any, _V], key: object, what: str) -> _V:
-    """Look up ``key``; ValueError names the key and the allowed ones."""
+    """Look up ``key``; ValueError names the key and the allowed keys."""
     try:
         return table[key]
     except KeyError:

@@ -87,7 +87,7 @@ def fragments(
     low to high; 6-bit elements are in the low bits of bytes, e2m1 (except mxf4) in bits 2 to 5.
     If the registers of each thread are neighbours in memory in all images, they are in the result,
     and no image is copied. `active`, one bool per warp, excludes the other warps, whose results are
-    unspecified. The other arguments are those of `matmul`, with the warps as the batch. `out`
+    unspecified. The other arguments are the arguments of `matmul`, with the warps as the batch. `out`
     receives the result: an image that is contiguous, and then may be c, or whose transpose is.
     """
     model = model or model_of(product, arch)

@@ -188,7 +188,7 @@ class Chunk(Positions, EagerDict):
         return np.full(self.threads, 0xFFFFFFFF, np.uint32)
 
     def narrow(self, mask: np.ndarray) -> None:
-        """Make these threads the active ones."""
+        """Make these threads active."""
         here = self.here = self.masks.find(mask)
         self.mask, self.warps, self.lanes = here.threads, here.warps, here.lanes
         self.active: np.ndarray | None = None if self.lanes == self.threads else self.mask
@@ -218,7 +218,7 @@ class Chunk(Positions, EagerDict):
         self.progress += 1
 
     def step_aside(self) -> None:
-        """End the time slice of the running cohort, so that others see what it has just done."""
+        """End the time slice of the running cohort, so that others see its last writes."""
         self.aside, self.limit = 1, 0
 
     def account(self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int) -> None:

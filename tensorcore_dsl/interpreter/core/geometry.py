@@ -117,7 +117,7 @@ def ranges(numbers: np.ndarray) -> str:
 
 
 def stays(register: str) -> bool:
-    """True if a special register always holds what it held first."""
+    """True if a special register never changes."""
     return not register.startswith(("clock", "globaltimer"))
 
 

@@ -238,7 +238,7 @@ class LoopAnalysis(EagerDict):
         ]
 
     def _apart(self, one: Any, other: Any) -> bool:
-        """True if the words at two addresses are different ones: in one tile, or of two arguments."""
+        """True if two addresses name different words: in one tile, or of two arguments."""
         if one.base is other.base:
             return bool(one.offset != other.offset)
         arrays, others = self._arrays(one.base), self._arrays(other.base)

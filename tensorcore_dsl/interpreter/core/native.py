@@ -119,7 +119,7 @@ def _fill(bits: int) -> Any:
 def _has_stride(bits: int) -> Any:
     @primitive
     def has_stride(builder: Any, address: Any, step: Any) -> Number:
-        """True if each word of a warp's lanes, at a real address, is `step` more than the one before."""
+        """True if the words of a warp's lanes, at a real address, ascend by `step`."""
         words = builder.load(_vector(builder, bits, address), align=bits // 8)
         lanes = ir.Constant(words.type, list(range(LANES)))
         first = builder.extract_element(words, ir.Constant(ir.IntType(32), 0))

@@ -290,5 +290,5 @@ _serials = count()
 
 
 def next_serial() -> int:
-    """A number above that of all programs that there are."""
+    """A number above the numbers of all programs."""
     return next(_serials)

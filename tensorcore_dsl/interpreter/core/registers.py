@@ -129,7 +129,7 @@ class RegisterFile:
         self.wrote((vreg,), new)
 
     def put(self, vreg: int, value: Any) -> None:
-        """Set a register in all threads, without a note of who has written it."""
+        """Set a register in all threads, without noting the threads as its writers."""
         self.home(vreg)[...] = value
 
     def wrote(self, vregs: Iterable[int], new: bool) -> None:

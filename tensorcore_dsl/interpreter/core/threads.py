@@ -109,7 +109,7 @@ class Mask(EagerDict):
 
 
 class Masks:
-    """Masks of the threads of a chunk, so that equal ones are one array, which nobody changes.
+    """Masks of the threads of a chunk. Equal masks are one array, which nobody changes.
 
     A program in a loop meets few different masks, so questions about two of them are answered once.
     """

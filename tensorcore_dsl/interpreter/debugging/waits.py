@@ -18,7 +18,7 @@ from tensorcore_dsl.isa.spec import Instruction
 
 
 class Waits:
-    """The waits of a machine's threads; `stopped` is the mark at which the active ones stand."""
+    """The waits of a machine's threads; `stopped` is the mark at which the active threads stand."""
 
     def __init__(self, ctx: Any, stopped: Mark | None) -> None:
         self.ctx, self.stopped = ctx, stopped

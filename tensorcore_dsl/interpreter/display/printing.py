@@ -26,7 +26,7 @@ def format_line(text: str, values: Sequence[Any]) -> str:
 
 
 class Strings:
-    """Strings of C, and arguments of `vprintf`, that one thread has in global memory."""
+    """C strings and arguments of `vprintf` of one thread in global memory."""
 
     def __init__(self, memory: Any, thread: int) -> None:
         self.memory, self.thread = memory, thread

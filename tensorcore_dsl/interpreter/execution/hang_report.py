@@ -183,7 +183,7 @@ class HangReport:
         return bool(slots) and not any(mbarriers.phase(*p) for p in slots) and not self._arrivals(mask)
 
     def _named_barriers(self, mask: np.ndarray) -> list[str]:
-        """The named barriers that threads of `mask` wait at, with those who lack."""
+        """The named barriers at which threads of `mask` wait, with the missing threads."""
         ctx, barriers, texts = self.ctx, self.ctx.barriers, []
         for cta, number in barriers.waited_for(mask):
             wanted, here = int(barriers.expected[cta, number]), int(barriers.arrived[cta, number])
@@ -433,7 +433,7 @@ class HangReport:
 
 
 def _cycle(targets: Mapping[int, list[int]]) -> list[int]:
-    """A cycle of groups, each of which waits for the next; [] if there is none."""
+    """A cycle of groups that wait for the next one each; [] if there is none."""
     try:
         TopologicalSorter(targets).prepare()
     except CycleError as error:

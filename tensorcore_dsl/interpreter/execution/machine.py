@@ -410,7 +410,7 @@ class Machine:
     def _explain(self, error: Exception, step: Step) -> NoReturn:
         """Raise `error` with the line in the user's source.
 
-        Warnings that are errors, and what the system refuses, stay what they are.
+        Warnings that are errors, and errors of the system, keep their types.
         """
         if isinstance(error, (Warning, OSError, MemoryError)):
             raise error

@@ -54,7 +54,7 @@ class BulkCopies:
     commits
         The number of groups of each thread.
     repeats
-        A store repeats that of another lane.
+        The store of a lane repeats the store of another lane.
     """
 
     commits = PerThread()

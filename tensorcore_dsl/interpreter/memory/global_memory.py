@@ -183,7 +183,7 @@ class GlobalMemory(accesses.WordMemory):
         return np.asarray(addresses.astype(np.int64) + start)
 
     def home(self, addresses: np.ndarray) -> np.ndarray:
-        """The real addresses that virtual ones have outside of the launch."""
+        """The real addresses, outside of the launch, of virtual addresses."""
         rows = self._rows(addresses)
         return np.asarray(addresses.astype(np.int64) + rows[:, accesses.HOME] - rows[:, accesses.VIRTUAL])
 

@@ -30,7 +30,7 @@ from tensorcore_dsl.isa.spec import Instruction
 
 
 class SharedMemory(accesses.WordMemory):
-    """Shared memory of a chunk of CTAs; every thread accesses that of its own CTA."""
+    """Shared memory of a chunk of CTAs; every thread accesses the memory of its own CTA."""
 
     space = "shared"
     cluster = 0, np.empty(0, np.bool_)  # arguments of `accesses.shared_move`

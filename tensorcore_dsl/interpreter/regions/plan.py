@@ -50,7 +50,7 @@ class MicroOp(NamedTuple):
         Immediate operands. PRODUCTS: the number of results and the multiply-adds of a thread. INPUT:
         whether threads of a CTA differ in the register.
     access : LaneAccess or None
-        How the micro-operation loads or stores. Its `numbers` are those of `layout`.
+        How the micro-operation loads or stores. Its `numbers` index the numbers of `layout`.
     function : str
         Name of an operation with references, the special register, or the instruction of PRODUCTS.
     guard : tuple or None

@@ -182,7 +182,7 @@ class Actor(NamedTuple):
     thread : int
         One of these lanes, as a thread of the chunk.
     row : int
-        Row of the clocks with what they know.
+        Row of the clocks of these lanes.
     strong : int
         Strength of the instruction.
     local : bool
@@ -232,8 +232,8 @@ def _known(book: Any, vector: int, row: int, column: int) -> int:
 def order_of(book: Any, by: Any, serial: int, lanes: int, vector: int) -> int:
     """1: the access happened before what is done now; 0: it did not; 2: ask `foreign`.
 
-    by: the `Actor`. lanes: of the earlier access, 0 for an asynchronous operation. vector: ORDER, or
-    one of the fenced ones.
+    by: the `Actor`. lanes: of the earlier access, 0 for an asynchronous operation. vector: ORDER,
+    FENCED_SHARED or FENCED_GLOBAL.
     """
     order, before = int(_order_for(book, by, by.row, serial, lanes, vector)), by.row
     for warp in range(1, 4 if by.whole else 1):
@@ -414,12 +414,12 @@ def linked(book: Any, serial: int, lanes: int, rest: int) -> int:
 
 @compiled
 def added(book: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
-    """The code after an access, without those before it that it stands for.
+    """The code after an access. It omits earlier accesses for which the new access stands.
 
-    A strong access stands for strong ones, as the next strong one is not in conflict with it. It
-    stands for a weak one only if all threads know of that one.
-    An atomic one stands for the last write, too, if that is strong: it has observed the write,
-    which therefore happened before all that comes after the atomic one.
+    A strong access stands for strong accesses, because the next strong access is not in conflict with it. It
+    stands for a weak access only if all threads know of the weak access. An atomic access also stands for the
+    last write if that write is strong: it has observed the write, so the write happened before everything
+    behind the atomic access.
 
     """
     first, kept, observes = code, 0, by.strong & ATOMIC != 0
@@ -608,7 +608,7 @@ class Spans(NamedTuple):
     Attributes
     ----------
     bounds : array
-        (different, spans, 2): the first unit of each span and the one behind the last.
+        (different, spans, 2): the first unit of each span, and the unit behind its last one.
     rows : array
         (n,): the row of `bounds` of each operation.
     unit : int

@@ -157,7 +157,7 @@ class ProxyFences:
         self.waits = LastWaits(chunk), LastWaits(chunk)
 
     def fence(self) -> None:
-        """The active threads fence what they have written."""
+        """The active threads fence their writes."""
         if self.tracked:
             self.epochs += self.chunk.mask
 

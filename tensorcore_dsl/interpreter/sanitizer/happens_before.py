@@ -96,7 +96,7 @@ class HappensBefore:
         raise NotImplementedError
 
     def counter_goal(self, thread: int) -> int | None:
-        """The value of a counter that a thread waits for at the running step, if that is a wait."""
+        """The value of a counter for which a thread waits at the running step, or None."""
         raise NotImplementedError
 
     def mark(self, mask: np.ndarray) -> None:

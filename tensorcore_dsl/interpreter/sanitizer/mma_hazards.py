@@ -41,7 +41,7 @@ class RegisterUse:
     copies : bool
         It copies all registers of a group.
     loc : Loc or None
-        The location in the source, if it differs from that of the step.
+        The location in the source, if it differs from the location of the step.
     moves : bool
         It only moves registers.
     """
@@ -188,7 +188,7 @@ class MmaHazards:
             self.detector.waited("products", groups, due, WARPGROUP)
 
     def issue(self, use: ProductUse, step: int) -> None:
-        """Check the registers of a product before it runs, and add it to those in flight."""
+        """Check the registers of a product before it runs, and add it to the products in flight."""
         groups, _ = self.chunk.units(WARPGROUP)
         unfenced = self._unfenced(use, groups)
         if np.count_nonzero(unfenced):

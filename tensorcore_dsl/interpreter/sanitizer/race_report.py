@@ -54,7 +54,7 @@ class RunningDetector(Detector, Protocol):
 
 @dataclass
 class RaceFinding:
-    """An access of `thread` in `step`, in conflict with the one of a serial number.
+    """An access of `thread` in `step`, in conflict with the access that has a serial number.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class RaceFinding:
 
     @property
     def _many(self) -> bool:
-        """True if it is one of several reads by CTAs, and the last ones are not known any more."""
+        """True for a read by one of several CTAs if the history no longer has their last reads."""
         instr = self._owner.names.instruction(self._step)
         return self.lanes == 0 and (instr is None or not classify.is_async_operation(instr))
 
@@ -554,7 +554,7 @@ def expression_text(loc: Loc | None, here: Loc | None) -> str:
 
 
 def line_text(loc: Loc | None, here: Loc | None) -> str:
-    """A line, without the file where that is the one of the report."""
+    """A line; its file is omitted if the report is about the same file."""
     same = loc is not None and here is not None and loc.filename == here.filename
     return f"line {loc.line}" if loc is not None and same else str(loc)
 

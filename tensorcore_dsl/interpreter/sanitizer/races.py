@@ -361,7 +361,7 @@ class Races(HappensBefore):
         return known
 
     def counter_goal(self, thread: int) -> int | None:
-        """The value of a counter that a thread waits for at the running step, if that is a wait."""
+        """The value of a counter for which a thread waits at the running step, or None."""
         at = self.chunk.at_step
         return self.registers.goal(at, thread) if at in self.chunk.program.awaited else None
 
@@ -430,7 +430,7 @@ class Races(HappensBefore):
     ) -> Conflict | None:
         """Check, unless that is done, and note accesses of asynchronous operations to global memory.
 
-        bounds: (n, spans, 2), real addresses of the first byte and of the one behind the last. vector:
+        bounds: (n, spans, 2), real addresses of the first byte and of the byte behind the last one. vector:
         ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
         """
         stretch = self.launch.range_of(int(bounds[..., 1].max(initial=0)) - 1)  # empty spans end at 0

@@ -88,7 +88,7 @@ class Message:
     Attributes
     ----------
     chain : int
-        The same number where atomics have carried it on, and added what they hand on.
+        Number that a message keeps when atomics carry it on and add to it.
     value : int
         Of a counter, behind the release.
     """
@@ -117,7 +117,7 @@ class Signals:
     observed : dict
         The same, also of what has been learned since, with the serial number of the last such read.
     learned : dict
-        By thread, location and scope, what it has learned there last.
+        By thread, location and scope, the message that the thread has learned there last.
     sequential : dict
         By chunk and thread, what was fenced by fences of the one order of all fences, which also serve
         threads that know of them.
@@ -140,7 +140,7 @@ class Signals:
         self.counted = {key: [message] for key, message in self.locations.items()}
 
     def count(self, key: tuple[int, int], message: Message, bits: int, old: int | None, new: int) -> Message:
-        """Note the message of a thread that has changed a location from `old`, if that is known, to `new`.
+        """Note the message of a thread that has changed a location from `old` (None: unknown) to `new`.
 
         Before the first message of a location stands its old value, which has no message to learn.
         """

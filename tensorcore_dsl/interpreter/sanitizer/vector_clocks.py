@@ -173,7 +173,7 @@ class VectorClocks:
         self._settle()
 
     def fence(self, mask: np.ndarray, shared: bool, everywhere: bool, now: int) -> None:
-        """The threads of `mask` fence what they know and did: for shared memory, global or both."""
+        """The threads of `mask` fence all accesses that they know, for shared memory, global or both."""
         first = FENCED_SHARED if shared else FENCED_GLOBAL
         last = FENCED_GLOBAL if everywhere or not shared else FENCED_SHARED
         self._with_room(_fence, mask, first, last, now, self.width)
@@ -437,9 +437,9 @@ def arrive(k: Any, messages: Any, before: Any, alive: Any, now: int, width: int)
     """Threads arrive at a phase of a barrier: each notes it in its message (-1: none).
 
     before: (T,), the messages of the phase before, -1 for none and for threads that are not asked.
-    alive: threads without which a warp has not arrived. Returns the number of a warp that has
-    arrived but may not know that another warp did in the phase before, << 32, and of that warp; or
-    -1. A lane that knows, or is known, stands for its warp.
+    alive: threads without which a warp has not arrived. Returns a << 32 | b if warp a has arrived but may not
+    know that warp b arrived in the phase before; else -1. A lane that knows, or is known, stands for its
+    warp.
     """
     for first in range(0, messages.size, 32):
         last, whole = -1, True

@@ -43,7 +43,7 @@ class SwitchedSchedule:
     rank
         By warp, its position in the base order.
     length, still
-        Slices that the running warp has had, and those in a row without a write.
+        Slices of the running warp, and its last slices without a write.
     turns
         How often everybody has polled since the last write.
     """
@@ -120,7 +120,7 @@ class SwitchedSchedule:
     def _choose(self, chunk: Chunk) -> tuple[int, int] | None:
         """A position and a warp that may go on there: the running one, else the first by rank.
 
-        Of a warp's positions, the one that is furthest behind, of threads that do not wait.
+        The first position of a warp's threads that do not wait.
         """
         best: tuple[bool, int, bool, int, int] | None = None
         free = ~(self.polling | (self.stopped > 0))

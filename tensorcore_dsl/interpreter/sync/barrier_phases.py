@@ -196,8 +196,8 @@ def ask_all(
 ) -> int:
     """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or an error.
 
-    active: the numbers of the threads that ask. unusual: those who ask first for a phase that
-    counts bytes ask too `early`, while the copies are under way.
+    active: the numbers of the threads that ask. unusual: a thread that asks first for a phase that counts
+    bytes asks too `early`, while the copies are in flight.
     """
     ctas, slots = index.shape
     group, news = addresses.size // ctas, 0

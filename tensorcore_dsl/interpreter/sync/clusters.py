@@ -34,7 +34,7 @@ class Clusters:
     met
         Steps that arrived.
     registers
-        (warps,), 0 for as many as at the launch.
+        (warps,), registers of a thread; 0: the number at the launch.
     changes : dict
         (step, registers) of each warp, in order.
     wanted : dict

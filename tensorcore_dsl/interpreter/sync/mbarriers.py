@@ -137,7 +137,7 @@ class Mbarriers(EagerDict):
     def _note(
         self, addresses: np.ndarray, mask: np.ndarray, flies: bool = False
     ) -> Callable[[], None] | None:
-        """Show a use of barriers to the detector of races, which tells what it has found.
+        """Show a use of barriers to the detector of races, which reports races.
 
         flies: see `reach`.
         """
@@ -251,7 +251,7 @@ class Mbarriers(EagerDict):
         return np.asarray(self.state[ctas, self.index[ctas, slots], SEEN])
 
     def _release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
-        """The active threads that arrive hand on what they know."""
+        """The active threads that arrive hand on their clocks."""
         detector = self.sanitizer.detector
         if detector is None or not self.index.shape[1]:
             return
@@ -376,7 +376,7 @@ class Mbarriers(EagerDict):
         return self.label(slot * BYTES) + (f" (initialised {made})" if made else "")
 
     def lacking(self, mask: np.ndarray) -> list[str]:
-        """The phases that threads of `mask` wait for and what they lack, as lines of text."""
+        """The phases for which threads of `mask` wait, with missing arrivals and bytes, as text."""
         wanted = self.waited_for(mask)
         lines = self.chunk.folded((slot[0], self.wait_text(*slot)) for slot in wanted)
         return lines[:8] + [f"... and {len(lines) - 8} more"] * (len(lines) > 8)

@@ -1,9 +1,9 @@
 """Named barriers of a CTA (PTX manual 9.7.13.1), compiled.
 
 A warp arrives when all of its threads that have not exited have executed a barrier instruction on
-the barrier. A barrier completes when the warps that arrived make up the expected count. Without a
-count all warps of the CTA are expected, and those that have exited count as arrived. As the manual
-promises, a barrier with a count also completes when only exited threads could still arrive.
+the barrier. A barrier completes when the warps that arrived make up the expected count. Without a count all
+warps of the CTA are expected, and exited warps count as arrived. As the manual promises, a barrier with a
+count also completes when only exited threads could still arrive.
 
 A warp that has arrived without waiting may arrive once more if it then waits, and counts twice: the
 warpgroup that FlashAttention 3 lets go first gives itself the signal of another one.
@@ -116,7 +116,7 @@ class NamedBarriers:
         return np.asarray(ctas * BARRIERS + words(barrier, self.chunk.threads))
 
     def _arrives(self, barrier: Any) -> None:
-        """The active threads that have not arrived yet hand on what they know."""
+        """The active threads that have not arrived yet hand on their clocks."""
         if self.detector is None:
             return
         new = self.chunk.mask & (self.waits_at == -1)

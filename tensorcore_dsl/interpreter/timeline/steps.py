@@ -27,7 +27,7 @@ class StepCost:
     slots : float
         Cycles of the scheduler.
     latency : float
-        Cycles until what it writes can be read.
+        Cycles until its results can be read.
     tensor : float
         Cycles of the tensor core that a product takes.
     asynchronous : bool
