@@ -34,8 +34,8 @@ class BlockPlan:
     ----------
     loop : function
         One of `blocks.LOOPS`.
-    call : array
-        The description of a call, indexed by the constants of `blocks`.
+    call : Call
+        Sizes and memory of a call.
     kept : tuple of arrays
         Memory that `call` points to.
     swapped : bool
@@ -43,14 +43,14 @@ class BlockPlan:
     """
 
     loop: Any  # an entry of `blocks.LOOPS`
-    call: Array
+    call: blocks.Call
     kept: tuple[Array, ...]
     swapped: bool
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of the decoded values of one A and one B, and of one D."""
-        return tuple(self.call[[blocks.SIZE_A, blocks.SIZE_B, blocks.SIZE_D]].tolist())
+        return self.call.a.size, self.call.b.size, self.call.d.size
 
 
 @dataclass(frozen=True)
@@ -164,23 +164,17 @@ def _plan(
         name: _form(product, model, x, engine, alone) for name, x in zip("abc", operand_names, strict=True)
     }
     counts = {name: v.shape[1] * v.shape[2] for name, v in flat.items()}  # blocks
-    call = np.zeros(blocks.DESCRIPTION, np.int64)
-    call[[blocks.TILES, blocks.BANDS, blocks.QUARTERS]] = len(flat["a"]), bands, quarters
-    call[blocks.PAIRS] = counts["b"] // code.PAIR // quarters
-    call[[blocks.BLOCKS_A, blocks.BLOCKS_B]] = counts["a"], counts["b"]
-    call[blocks.BLOCKS_D] = counts["d"]
-    call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * quarters * bands, size * 16 * counts["b"]
-    call[blocks.SIZE_D] = size * 16 * counts["d"]
-    for i, name in enumerate("abcd"):
-        call[blocks.STEP_A + i] = size * layouts.steps[name]
-        call[blocks.PLACES_A + i] = _address(flat[name])
-        call[blocks.UPS_A + i] = _address(ups[name])
-        call[blocks.KINDS_A + i] = _address(kinds[name])
-        if name != "d":
-            call[blocks.AHEAD_A + i] = min(counts[name], MAX_AHEAD)
-    call[blocks.FORM_A : blocks.FORM_C + 1] = [_address(forms[name]) for name in "abc"]
-    call[blocks.SETTINGS] = _address(settings)
-    call[blocks.SCALES] = product.m * product.stored if product.sparse else 0
+    call = blocks.Call(len(flat["a"]), bands, counts["b"] // code.PAIR // quarters, quarters)
+    sizes = {"a": 64 * quarters * bands, "b": 16 * counts["b"], "c": 0, "d": 16 * counts["d"]}
+    for name, vectors in flat.items():
+        operand = getattr(call, name)
+        operand.step, operand.size = size * layouts.steps[name], size * sizes[name]
+        operand.blocks, operand.ahead = counts[name], min(counts[name], MAX_AHEAD)
+        operand.bit_offsets, operand.ups = _address(vectors), _address(ups[name])
+        operand.kinds = _address(kinds[name])
+        operand.form = _address(forms[name]) if name in forms else 0
+    call.settings = _address(settings)
+    call.scales = product.m * product.stored if product.sparse else 0
     alive = (*flat.values(), *ups.values(), *kinds.values(), *forms.values(), settings)
     return BlockPlan(blocks.LOOPS[engine][half], call, alive, swapped)
 
