@@ -20,8 +20,8 @@ from tensorcore_dsl.environment.distributions import versions_of
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.isa import names
 
-# Beside a driver, nvJitLink keeps what it made in the driver's cache (~/.nv/ComputeCache), and has
-# no log for a text that it finds there. Versions before this one have no option against it.
+# On a machine with a driver, nvJitLink caches its output in ~/.nv/ComputeCache, and has no log for
+# cached output. Versions before this one have no option to switch the cache off.
 _KNOWS_NO_CACHE = (12, 5)
 INSTALL_HINT = "pip install 'tensorcore-dsl[cu13]' brings the assembler (no GPU is needed for it)"
 _WHEELS = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")

@@ -64,7 +64,7 @@ def _lines(text: list[str], live: Mapping[str, str], files: Mapping[str, str]) -
     source, fresh = None, True
     for line in text:
         if match := _PLACE.match(line):
-            if fresh:  # of an inlined function: its own line comes first, then those of the calls
+            if fresh:  # An inlined function has its own line first, then the lines of the calls.
                 source = files.get(match[1], match[1]), int(match[2])
             fresh = False
         elif match := _INSTRUCTION.match(line):

@@ -68,7 +68,7 @@ def _lambdas(nodes: Sequence[Function], code: types.CodeType) -> list[Function]:
         return named
     spans: list[Any] = [p for p in code.co_positions() if None not in p and p[3] != 0]
     holding = [n for n in named if any(_holds(n.body, *span) for span in spans)]
-    return holding[-1:]  # the innermost: of nested ones, the tree lists the outer one first
+    return holding[-1:]  # The innermost function: the tree lists outer functions first.
 
 
 def _parameters(node: Function) -> tuple[str, ...]:

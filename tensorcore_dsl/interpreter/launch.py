@@ -66,7 +66,7 @@ SUM_CACHES = 1.5  # second-level caches that hold the accumulators of all warps 
 SHARED, WAITING_SHARED = 1 << 26, 1 << 29
 MAX_CLUSTER = 16
 MAX_WORKERS = 1024
-# Seconds of one core that are worth the start of worker processes, and worth idle ones.
+# Seconds of one core from which worker processes are started, and from which idle workers are used.
 MIN_SECONDS_NEW_WORKERS, MIN_SECONDS_IDLE_WORKERS = 0.3, 0.05
 COPY_RATE = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
 MIN_LONG_THREADS = 1 << 15  # A first launch of at least these threads counts as long.
@@ -172,7 +172,7 @@ class EmulatedLaunch(EagerDict):
         launched, earlier = stream_launch(kernel.name, self.queued) if self.queued else (None, [])
         align = kernel.dynamic if self.dynamic_shared else 1
         self.static = -(-kernel.shared_bytes // align) * align
-        # Of several devices the clocks cover all CTAs, so chunks run one after the other.
+        # The clocks of several devices cover all CTAs, so chunks run one after the other.
         polls = devices > 1 or any(loop.polls_global_memory for loop in program.loops.values())
         coupled, waits = program.couplings
         self.ordered = coupled or polls

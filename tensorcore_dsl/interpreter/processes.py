@@ -203,8 +203,8 @@ class _Worker:
                 if len(set(_launches)) > 1:
                     raise BlockingIOError("another thread has begun to emulate")
                 self.newest = next_serial()
-                # Python and others warn where there are threads, such as those of BLAS, because
-                # what they lock stays locked. The process uses nothing that these lock.
+                # Python warns if there are other threads, because their locks stay locked in the
+                # child. The child uses nothing that threads of BLAS lock.
                 warnings.simplefilter("ignore")
                 # No process of `multiprocessing`: copies of this one would end it with their own.
                 self.number = os.fork()

@@ -207,7 +207,7 @@ def _exchanged(operation: str, pointer: Pointer, order: str, scope: str, value: 
         pointer.accessed(element_size(dtype)),
         names.atomic(pointer.space, "cas", dtype, order, scope),
     )
-    wide = dtypes.f32 if dtype.bits == 16 else dtype  # of which all targets have the operations
+    wide = dtypes.f32 if dtype.bits == 16 else dtype  # All targets have the operations of this type.
     value, guess = build.convert(value, wide), build.literal(0, bits)
     loop = While(Block(), build.scalar(True).value, Block())
     build.append(loop)

@@ -234,7 +234,7 @@ def _source(plan: _Plan, index: Index) -> tuple[Pointer, Any]:
         return plan.array.at(*index), None
     count = _existing(plan, index)
     pointer = unchecked_pointer(plan.array, index)
-    # Outside, strides of axes of extent 1 may misalign the address: take that of the array instead.
+    # Outside, strides of axes of extent 1 may misalign the address: take the array's address.
     address = select(count > 0, pointer.address, plan.array.address)
     return pointer.with_parts(address=address), count
 

@@ -31,7 +31,7 @@ LOW, HIGH = -(1 << 13), 1 << 13 | 1 << 12
 PREFETCH_DISTANCE = 2  # sets of C between the one that is read and the one that is prefetched
 BAND, PAIR = 4, 2  # blocks of a set: of A, C and D; of B
 
-# Indices into the settings of an operand, and into those of a product.
+# Indices into the settings of an operand, and into the settings of a product.
 (MASK, DOWN, RAISED, MIN_EXPONENT, FIRST_SPECIAL, SIGNED, FORMAT) = range(7)
 (
     BANDS,

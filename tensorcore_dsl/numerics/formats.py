@@ -55,8 +55,8 @@ FORMATS = {
 }
 
 
-# Values of the bits 0 and 1 of A and B. Their product is the result of `and`, or that of `xor` minus
-# one half.
+# Values of the bits 0 and 1 of A and B. Their product is the result of `and`, or the
+# result of `xor` minus one half.
 BIT_VALUES = {"and": ((0.0, 1.0), (0.0, 1.0)), "xor": ((1.0, -1.0), (-0.5, 0.5))}
 
 

@@ -437,7 +437,7 @@ def _typed(memory: np.ndarray, kind: str) -> np.ndarray:
     """An allocation as an array of a type of Numba, or of bytes."""
     try:
         return memory.view(kind)
-    except (TypeError, ValueError):  # NumPy has no such type, or the memory no whole elements
+    except (TypeError, ValueError):  # unknown to NumPy, or no whole number of elements
         return memory
 
 

@@ -218,7 +218,7 @@ def _interface_dtype(obj: Any, typestr: str) -> Any:
 # DLPack (https://dmlc.github.io/dlpack): a capsule around a structure, in one of two forms.
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
-_DL_VERSION = (1, 1)  # the newest whose capsules are known here
+_DL_VERSION = (1, 1)  # newest supported version of capsules
 _READ_ONLY, _IS_COPY = 1, 2  # bits of the flags
 _DL_DTYPES: dict[tuple[int, int], Any] = {
     **{(0, bits): getattr(np, f"int{bits}") for bits in (8, 16, 32, 64)},

@@ -176,7 +176,7 @@ class LaunchPlan:
         if code := self._call(buffer):
             self.retry(code, buffer)
         if self._cubin.checks:
-            with self._driver.on_device(self._device):  # stream 0 is that of the current one
+            with self._driver.on_device(self._device):  # Stream 0 belongs to the current device.
                 code = self._driver.finish(stream)
             if code:
                 failure = self._driver.error_text(code)

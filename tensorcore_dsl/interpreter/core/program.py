@@ -23,9 +23,9 @@ from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
-# Executes a step for the active threads of the machine that it gets. Returns None to go on with
-# the next step, the position that all active threads jump to, STOP when none of them goes on, or
-# AFTER minus a position when the steps up to there have been executed, too.
+# Executes a step for the active threads of a machine. Returns the position to which all active threads
+# jump; None: they continue at the next step; STOP: none of them continues; AFTER - position: all steps
+# before the position have been executed, too.
 Run = Callable[[Any], "int | None"]
 
 STOP, AFTER = -1, -2

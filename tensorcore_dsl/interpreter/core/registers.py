@@ -44,9 +44,9 @@ class RegisterFile:
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.vregs
         self.partial: dict[int, np.ndarray] = {}
-        # Masks of the checks that have found nothing, of the notes that change nothing again, and
-        # of the compiled parts for which both holds, by vregs, step or part and mask, since a
-        # register was forgotten: else only more is written.
+        # Masks, by vregs, step or part: of checks that found nothing, of notes that change nothing, and
+        # of compiled parts for which both holds. They stay valid until a register is forgotten, because
+        # the set of written registers only grows.
         self.found, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
         self.settled = BoundedCache(MAX_ANSWERS)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART

@@ -86,8 +86,7 @@ class _Compiler:
         self.backward = _loops_of(kernel.body)
         self.products: list[AsyncProduct] = []  # unguarded products of warpgroups
         self.heads: set[int] = set()  # targets of jumps
-        # Of copies of registers that asynchronous products use, and of operations on them, by
-        # position.
+        # By position: copies of, and operations on, registers that asynchronous products use.
         self.checks: dict[int, mma_hazards.RegisterUse] = {}
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
@@ -540,7 +539,7 @@ class _Compiler:
         if node.name in self.backward:
             end = self.backward[node.name]
             body = nodes.Block(self.program.kernel.body.nodes[self._index(node) + 1 : end])
-            # A label has no line of the source; what it stands before has.
+            # A label has no source line; the statement behind it has one.
             loc = next((n.loc for n in body if not isinstance(n, nodes.Label)), node.loc)
             self._enter(nodes.While(body, nodes.Const(True, dtypes.pred), nodes.Block([]), loc))
 

@@ -61,7 +61,7 @@ class WordMemory(ABC):
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
         """Store (count, T) words of the threads of `mask`; of several at one address, the last wins."""
         detector = self.sanitizer.detector
-        # Who finds that another chunk has stored here must also find what it has stored.
+        # A thread that finds the store of another chunk in the history must also find its values.
         follows = detector is not None and self.space == "global"
         with detector.launch.access if detector and follows else nullcontext():
             self._access("store", mask, addresses, np.ascontiguousarray(values))

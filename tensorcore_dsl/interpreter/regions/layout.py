@@ -17,30 +17,26 @@ from tensorcore_dsl.isa.lanes import (
     operation,
 )
 
-# Words of a frame: the flags of the active threads, the number of the block where they start, what
-# memory there is, counters (see `FrameLayout`), the flags of threads that leave at each exit, where a
-# mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps of a warp
-# until others are asked, the warps of a CTA, the functions of `memory`, and the one that finishes
-# products. Behind these lie the words of `FrameLayout.words`.
+# Words of a frame.
 (
-    ACTIVE,
-    ENTRY,
-    MEMORY,
-    COUNTERS,
-    LEAVING,
-    MISTAKE,
-    KEPT,
-    BUDGET,
-    WARPS,
-    GLOBAL,
-    SHARED,
-    MATRIX,
-    ASYNC,
-    MERGE,
-    FINISH,
-    FIRST,
+    ACTIVE,  # address of the flags of the active threads
+    ENTRY,  # number of the block at which they start
+    MEMORY,  # address of the words of `memory.Memories`
+    COUNTERS,  # address of the counters: see `FrameLayout`
+    LEAVING,  # address of the flags of threads that leave, by exit
+    MISTAKE,  # address of the first mistake
+    KEPT,  # address of the table of kept registers: see `memory.merge`
+    BUDGET,  # backward jumps of a warp before other warps run
+    WARPS,  # warps of a CTA
+    GLOBAL,  # address of `memory.global_access`
+    SHARED,  # address of `memory.shared_access`
+    MATRIX,  # address of `memory.matrix_access`
+    ASYNC,  # address of `memory.async_copy`
+    MERGE,  # address of `memory.merge`
+    FINISH,  # address of the function that finishes products
+    FIRST,  # the first of `FrameLayout.words`
 ) = range(16)
-# What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
+# The first mistake: its position, its code and thread, and the lanes of its warp.
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
 REFERENCE = "reference"  # kind of a word: an address to which the code of an operation refers
 CHECK = 63  # code of a failed check of an operation; accesses have other codes

@@ -56,9 +56,9 @@ SELDOM = 255  # mask of a hash of serial numbers: accesses whose masked hash is 
 LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
 OWN, CLUSTER, GLOBAL = range(3)  # memories that addresses name
 CHECK, NOTE = 1, 2  # steps of an access
-# What is in conflict with an access: a write, a read, another lane in the same instruction, a write
-# or a read that no path with a fence of proxies connects with it. ASK is added where the other
-# access was made by another cluster, so that only messages tell.
+# Conflicts of an access: with a write, a read, another lane of the same instruction, a write or a
+# read that no path with a proxy fence connects with it. ASK is added if another cluster made the
+# other access: only messages tell whether it happened before.
 WROTE, READ, TOGETHER, UNFENCED_WRITE, UNFENCED_READ, ASK = 1, 2, 3, 4, 5, 8
 ROOM = 4096  # conflicts
 LOG_ROOM = 1 << 16  # logged loads
@@ -579,8 +579,8 @@ def touch(
         if not stores and read != seen_reads and todo & NOTE:
             new_reads = added(book, by, read, serial, lanes)
         seen_writes, seen_reads = wrote, read
-        # Lanes whose order must be asked for are checked again, and noted if they are in order. The second
-        # check must not meet their reads: a read that has seen a write counts as ordered behind it.
+        # Accesses with ASK are checked a second time, and noted if they are in order. The second check must
+        # not meet reads of the same lanes: a read that has seen a write counts as ordered behind it.
         if todo & NOTE and (lanes == 0 or book.conflict_count == found):
             if stores:
                 poke32(at, np.uint32(new_writes))

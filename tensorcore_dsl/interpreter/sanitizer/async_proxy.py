@@ -256,7 +256,7 @@ class ProxyFences:
 
 
 # Columns of a load in flight, to bytes START to STOP of a CTA, which PHASE of the mbarrier in SLOT
-# counts. STEP, THREAD: who issued it. SOURCE: the read of another CTA's shared memory that ends
+# counts. STEP, THREAD: its issue. SOURCE: the read of another CTA's shared memory that ends
 # with it, 0 for none.
 CTA, START, STOP, SLOT, PHASE, STEP, THREAD, SOURCE, COLUMNS = range(9)
 

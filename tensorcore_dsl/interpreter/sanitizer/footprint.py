@@ -129,7 +129,7 @@ class Footprint:
                 known = not many and acquired and self._known(serial, lanes, acquired, ORDER)
                 if known and (lanes == 0 or self._known(serial, lanes, acquired, vector)):
                     continue
-                # Many threads are taken for those of one device: nothing tells which they are.
+                # MANY does not name its threads: they count as threads of one device.
                 same = many or self._device(serial) == device
                 if known or not compatible_abroad(strong, int(self.strong[step]), same):
                     yield int(np.argmax(codes == code)), serial, 0 if many else lanes, bool(known)

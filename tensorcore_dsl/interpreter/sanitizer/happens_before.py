@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, arrive
 
 ALL_LANES = 0xFFFFFFFF  # mask of an instruction in which all lanes take part
-# Kinds of messages: of barriers of a CTA, with phases, of a cluster. ARRIVED + kind: who arrived.
+# Kinds of messages: of named barriers, mbarriers, clusters. ARRIVED + kind: the arrived threads.
 NAMED, PHASES, CLUSTERS, ARRIVED = range(4)
 
 

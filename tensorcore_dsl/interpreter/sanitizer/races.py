@@ -251,8 +251,8 @@ class Races(HappensBefore):
             return None
         finding = judge()
         if finding is not None and finding.mild and equality is not None:
-            # The search has stopped at the first one: look among the threads that store different
-            # values, then among those that change what memory holds.
+            # The search has stopped at the first conflict. Look among the threads that store different
+            # values, then among the threads that change a value in memory.
             agree, unchanged, repeated = equality()
             for differ in (mask & ~repeated & ~agree, mask & ~repeated & ~(agree & unchanged)):
                 second = judge() if finding.mild and touch(todo, differ, since) else None

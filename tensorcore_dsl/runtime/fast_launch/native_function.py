@@ -76,7 +76,7 @@ def key_function(
 def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
     if not available():
         return None
-    table.keep = table.keep, code  # classes, by whose addresses the code knows arguments
+    table.keep = table.keep, code  # The code compares with the addresses of these classes.
     try:
         return _builtin(_compiled(*code), table)
     except RuntimeError:  # LLVM cannot generate code for this processor

@@ -15,8 +15,8 @@ from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
 from tensorcore_dsl.runtime.host_staging import span_of
 from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
 
-MAX_PLANS = 32  # of one launch function; beyond, the oldest is dropped
-MAX_POINTERS = 512  # whose tensor maps one argument of a plan holds; beyond, the oldest is dropped
+MAX_PLANS = 32  # plans of one launch function; the oldest plan is dropped
+MAX_POINTERS = 512  # pointers with tensor maps for one argument of a plan; the oldest pointer is dropped
 
 
 @lru_cache(maxsize=256)
