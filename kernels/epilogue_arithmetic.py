@@ -1,5 +1,10 @@
 """Epilogue arithmetic that all kernels share: epilogue(alpha sum + beta C)."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.user_functions import apply_epilogue
 
@@ -22,3 +27,18 @@ def finished(sums, addends, coords, alpha, beta, traits):
         return values
     pairs = zip(values, coords, strict=True)
     return [apply_epilogue(traits.epilogue, x, coord) for x, coord in pairs]
+
+
+@dataclass
+class Output:
+    """D, and the arguments of the epilogue: C, alpha, beta and the traits."""
+
+    c: Any
+    d: Any
+    alpha: Any
+    beta: Any
+    traits: Any
+
+    def finished(self, sums, addends, coords):
+        """Compute elements of D at `coords`, see `finished`."""
+        return finished(sums, addends, coords, self.alpha, self.beta, self.traits)

@@ -8,6 +8,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.epilogue import store_tile
 from tensorcore_dsl.kernels.ampere.mainloop import cta_tile, k_range, mma_mainloop, mma_step
+from tensorcore_dsl.kernels.epilogue_arithmetic import Output
 from tensorcore_dsl.kernels.split_f32 import split_all
 
 
@@ -127,7 +128,7 @@ def compute_tile(mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: Amp
         a, b, d = a[:, first:end], b[first:end], d[part]
     m0, n0 = cta_tile(a.shape[0], b.shape[1], config)
     acc, m, n = mma_mainloop(a, b, mma, m0, n0, config, traits, mma_step)
-    store_tile(acc, m, n, c, d, alpha, beta, mma, traits)
+    store_tile(acc, m, n, mma, Output(c, d, alpha, beta, traits))
 
 
 def mma_step_of_parts(acc, mma, fa, fb):

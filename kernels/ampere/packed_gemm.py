@@ -25,7 +25,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.mainloop import next_stage
 from tensorcore_dsl.kernels.config_fields import check_fields
-from tensorcore_dsl.kernels.epilogue_arithmetic import finished
+from tensorcore_dsl.kernels.epilogue_arithmetic import Output
 
 CHUNK = 128  # elements of K that a warp multiplies between two barriers
 PAD = 8  # elements, 16 bytes, behind each row of X: the rows of an ldmatrix lie in different banks
@@ -171,11 +171,12 @@ def packed_gemm_kernel(
         tc.griddep_wait()
         tc.griddep_launch_dependents()
     mma = tc.mma.m16n8k16(x.dtype, x.dtype, tc.f32)
-    part, first, end, m0, n0 = origin_of_cta(x, config)
+    work = work_of_cta(x, config)
+    first, end = work.first, work.end
     warp_n, warp_k = tc.warp_id() % config.warps_n, tc.warp_id() // config.warps_n
     column = warp_n * (16 * config.warp_tiles)  # of the warp in the CTA's tile
     stages = make_stages(x, scales, zeros, format, config)
-    load = make_loader(stages, x, words, scales, zeros, m0, n0, first, end, format, config, traits)
+    load = make_loader(stages, x, words, scales, zeros, work, format, config, traits)
     weights = make_dequantiser(mma.a, format, x)
 
     # Prologue: fill all stages but one. The mainloop fills that one while it computes step 0.
@@ -195,17 +196,37 @@ def packed_gemm_kernel(
             group = format.first_group(chunk) - format.first_group(chunk - warp_k)
             acc = multiply_chunk(acc, mma, stages.of(read), warp_k * CHUNK, column, group, weights, config)
         read, write = next_stage(read, config.stages), next_stage(write, config.stages)
-    store_tile(
-        acc, warp_k, column, c, d[part] if config.split_k > 1 else d, m0, n0, alpha, beta, config, traits
-    )
+    output = Output(c, d[work.part] if config.split_k > 1 else d, alpha, beta, traits)
+    store_tile(acc, warp_k, column, output, work, config)
 
 
-def origin_of_cta(x, config):
-    """The CTA's part of K, its first chunk and the one behind its last, its first row and column of D."""
+@dataclass
+class CtaWork:
+    """The work of a CTA: a part of K of a tile of D.
+
+    Attributes
+    ----------
+    part : s32
+        Number of the part.
+    first, end : s32
+        The first chunk of K, and the one behind the last.
+    m0, n0 : s32
+        First row and column of D.
+    """
+
+    part: Any
+    first: Any
+    end: Any
+    m0: Any
+    n0: Any
+
+
+def work_of_cta(x, config) -> CtaWork:
+    """The work of this CTA."""
     chunks, part = x.shape[1] // CHUNK, tc.s32(tc.blockIdx.z)
     first, end = (i * chunks // config.split_k for i in (part, part + 1))
     m0, n0 = tc.s32(tc.blockIdx.y) * config.tokens, tc.s32(tc.blockIdx.x) * config.columns
-    return part, first, end, m0, n0
+    return CtaWork(part, first, end, m0, n0)
 
 
 def zero_tile(mma, config: PackedConfig):
@@ -247,14 +268,15 @@ def make_stages(x, scales, zeros, format: WeightFormat, config: PackedConfig) ->
     )
 
 
-def make_loader(stages: Stages, x, words, scales, zeros, m0, n0, first, end, format, config, traits):
+def make_loader(stages: Stages, x, words, scales, zeros, work: CtaWork, format, config, traits):
     """The function load(step, stage), which starts the copies of `warps_k` chunks of K."""
+    first, end, n0 = work.first, work.end, work.n0
     warp_n, warp_k = tc.warp_id() % config.warps_n, tc.warp_id() // config.warps_n
     tile, last = n0 // 16 + warp_n * config.warp_tiles, words.shape[0] - 1
     column = (first + warp_k) * format.chunk_words + tc.lane_id() * 4
     # Tiles beyond N read the last one, and are not stored.
     sources = [words.at(min(tile + i, last), column) for i in range(config.warp_tiles)]
-    copy_x = make_x_copy(stages.x, x, m0, first, end, config) if traits.vec_a == 16 else None
+    copy_x = make_x_copy(stages.x, x, work, config) if traits.vec_a == 16 else None
 
     def load(step, stage):
         """One group of cp.async, empty behind the last step."""
@@ -263,7 +285,7 @@ def make_loader(stages: Stages, x, words, scales, zeros, m0, n0, first, end, for
             for i, source in enumerate(sources):
                 copy_words(source, i, step, stage, chunk + warp_k < end)
             if copy_x is None:
-                tc.copy_tile(stages.x[stage, ...], x, (m0, chunk * CHUNK), bounded=True)
+                tc.copy_tile(stages.x[stage, ...], x, (work.m0, chunk * CHUNK), bounded=True)
             else:
                 copy_x(step, stage)
             row = format.first_group(chunk)
@@ -282,7 +304,7 @@ def make_loader(stages: Stages, x, words, scales, zeros, m0, n0, first, end, for
     return load
 
 
-def make_x_copy(tile, x, m0, first, end, config: PackedConfig):
+def make_x_copy(tile, x, work: CtaWork, config: PackedConfig):
     """The function copy(step, stage) for an X whose rows are vectors of 16 bytes.
 
     A thread has one column of vectors, in every `rows`-th row. Rows beyond M become zero.
@@ -290,13 +312,13 @@ def make_x_copy(tile, x, m0, first, end, config: PackedConfig):
     across = config.depth // VECTOR
     rows = config.threads // across
     row, column = tc.threadIdx.x // across, tc.threadIdx.x % across * VECTOR
-    tokens = [m0 + row + i for i in range(0, config.tokens, rows)]
-    sources = [x.at(min(token, x.shape[0] - 1), first * CHUNK + column) for token in tokens]
+    tokens = [work.m0 + row + i for i in range(0, config.tokens, rows)]
+    sources = [x.at(min(token, x.shape[0] - 1), work.first * CHUNK + column) for token in tokens]
     valid = [tc.select(token < x.shape[0], 2 * VECTOR, 0) for token in tokens]
 
     def copy(step, stage):
         """Chunks from `end` on are not copied: their warps wait for the next barrier."""
-        exists = first + step * config.warps_k + column // CHUNK < end
+        exists = work.first + step * config.warps_k + column // CHUNK < work.end
         for i, source in enumerate(sources):
             target = tile.at(stage, row + i * rows, column)
             tc.cp_async(target, source + step * config.depth, 2 * VECTOR, valid=valid[i], pred=exists)
@@ -409,7 +431,7 @@ class Dequantiser:
         return tc.fragment(self.operand, [x & sign | (x & magnitude) >> shift for x in parts]) * scale
 
 
-def store_tile(acc, warp_k, column, c, d, m0, n0, alpha, beta, config: PackedConfig, traits):
+def store_tile(acc, warp_k, column, output: Output, work: CtaWork, config: PackedConfig):
     """Add the accumulators of the warps that share K, finish the sums, store them."""
     # Rows of 4 numbers more: the lanes of a fragment's store lie in different banks.
     row = config.columns + 4
@@ -420,15 +442,15 @@ def store_tile(acc, warp_k, column, c, d, m0, n0, alpha, beta, config: PackedCon
             tc.store_elements(parts[warp_k, ...].T, fragment, origin=(column + 16 * i, 8 * j))
     # Read after write: each thread adds the sums of other warps.
     tc.barrier()
-    add_parts(parts, tc.threadIdx.x, config.threads, c, d, m0, n0, alpha, beta, config, traits)
+    add_parts(parts, tc.threadIdx.x, config.threads, output, work, config)
 
 
-def add_parts(parts, thread, threads: int, c, d, m0, n0, alpha, beta, config, traits):
+def add_parts(parts, thread, threads: int, output: Output, work: CtaWork, config):
     """Add up the parts, (parts, tokens, columns), finish the sums and store them.
 
     thread: this thread's number among `threads`, which share the tile.
     """
-    groups = config.columns // WIDTH
+    groups, m0, n0, d = config.columns // WIDTH, work.m0, work.n0, output.d
     for index in tc.range(thread, config.tokens * groups, threads):
         token, first = index // groups, index % groups * WIDTH
         if (m0 + token < d.shape[0]) & (n0 + first < d.shape[1]):
@@ -436,14 +458,15 @@ def add_parts(parts, thread, threads: int, c, d, m0, n0, alpha, beta, config, tr
             for k in tc.static_range(1, parts.shape[0]):
                 addends = parts.at(k, token, first).load(WIDTH).elements()
                 sums = [x + y for x, y in zip(sums, addends, strict=True)]
-            store_sums(sums, m0 + token, n0 + first, c, d, alpha, beta, traits)
+            store_sums(sums, m0 + token, n0 + first, output)
 
 
-def store_sums(sums, row, col, c, d, alpha, beta, traits: AmpereTraits):
+def store_sums(sums, row, col, output: Output):
     """Finish and store neighbours in a row of D: all of them exist, as N is a multiple of 16."""
+    c, d, traits = output.c, output.d, output.traits
     coords = [(row, col + i) for i in range(WIDTH)]
     addends = [c[at] for at in coords] if traits.has_c else ()
-    values = [v.to(d.dtype) for v in finished(sums, addends, coords, alpha, beta, traits)]
+    values = [v.to(d.dtype) for v in output.finished(sums, addends, coords)]
     if traits.vec_d >= WIDTH * d.dtype.itemsize:
         d.at(row, col).store(values)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
-from tensorcore_dsl.kernels.epilogue_arithmetic import finished
+from tensorcore_dsl.kernels.epilogue_arithmetic import Output
 
 THREADS = 256
 BYTES = 16  # of the neighbouring sums that a thread adds, if rows are multiples of 16 bytes
@@ -28,7 +28,7 @@ def sum_f32_partials(
 
     Grid: N / (256 width) CTAs for each row of D.
     """
-    add_up(partials, c, d, alpha, beta, parts, width, traits)
+    add_up(partials, Output(c, d, alpha, beta, traits), parts, width)
 
 
 @tc.kernel
@@ -43,7 +43,7 @@ def sum_f64_partials(
     traits: tc.Const = AmpereTraits(),
 ):
     """Add up f64 partials, see `sum_f32_partials`."""
-    add_up(partials, c, d, alpha, beta, parts, width, traits)
+    add_up(partials, Output(c, d, alpha, beta, traits), parts, width)
 
 
 @tc.kernel
@@ -58,14 +58,15 @@ def sum_s32_partials(
     traits: tc.Const = AmpereTraits(),
 ):
     """Add up s32 partials, see `sum_f32_partials`."""
-    add_up(partials, c, d, alpha, beta, parts, width, traits)
+    add_up(partials, Output(c, d, alpha, beta, traits), parts, width)
 
 
 SUMS: dict[tc.DType, Any] = {tc.f32: sum_f32_partials, tc.f64: sum_f64_partials, tc.s32: sum_s32_partials}
 
 
-def add_up(partials, c, d, alpha, beta, parts: int, width: int, traits: AmpereTraits):
+def add_up(partials, output: Output, parts: int, width: int):
     """The body of every kernel: `width` elements of D a thread, which divides N."""
+    c, d, traits = output.c, output.d, output.traits
     tc.launch_bounds(THREADS)
     if tc.arch_number() >= 90:
         tc.griddep_wait()
@@ -86,8 +87,7 @@ def add_up(partials, c, d, alpha, beta, parts: int, width: int, traits: AmpereTr
             totals = [x + y for x, y in zip(totals, addends, strict=True)]
         coords = [(row, first + i) for i in range(width)]
         addends = [c[at] for at in coords] if traits.has_c else ()
-        values = finished(totals, addends, coords, alpha, beta, traits)
-        values = [value.to(d.dtype) for value in values]
+        values = [value.to(d.dtype) for value in output.finished(totals, addends, coords)]
         if width > 1 and traits.vec_d >= width * d.dtype.itemsize:
             d.at(row, first).store(values)
         else:

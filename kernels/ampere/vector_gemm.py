@@ -23,7 +23,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import WARP, AmpereTraits, VectorConfig
 from tensorcore_dsl.kernels.ampere.mainloop import cta_tile
-from tensorcore_dsl.kernels.epilogue_arithmetic import finished
+from tensorcore_dsl.kernels.epilogue_arithmetic import Output
 
 TF32_BITS = 0xFFFFE000  # the bits of an f32 that tensor cores read as tf32
 
@@ -40,7 +40,7 @@ def vector_gemm(
     traits: tc.Const = AmpereTraits(),
 ):
     """A is M x K, B is K x N, of f32, f16 or bf16. Grid: one CTA for each tile of D."""
-    multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_f32)
+    multiply_vectors(a, b, Output(c, d, alpha, beta, traits), config, as_f32)
 
 
 @tc.kernel
@@ -55,7 +55,7 @@ def f64_vector_gemm(
     traits: tc.Const = AmpereTraits(),
 ):
     """A is M x K, B is K x N, of f64. Grid: one CTA for each tile of D."""
-    multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_f64)
+    multiply_vectors(a, b, Output(c, d, alpha, beta, traits), config, as_f64)
 
 
 @tc.kernel
@@ -70,7 +70,7 @@ def tf32_vector_gemm(
     traits: tc.Const = AmpereTraits(),
 ):
     """A is M x K, B is K x N, of f32, read as tf32. Grid: one CTA for each tile of D."""
-    multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_tf32)
+    multiply_vectors(a, b, Output(c, d, alpha, beta, traits), config, as_tf32)
 
 
 def as_f32(x):
@@ -88,8 +88,9 @@ def as_tf32(x):
     return (x.bits(tc.u32) & TF32_BITS).bits(tc.f32)
 
 
-def multiply_vectors(a, b, c, d, alpha, beta, config: VectorConfig, traits, operand):
+def multiply_vectors(a, b, output: Output, config: VectorConfig, operand):
     """Body of all kernels. operand: function that converts an element of A or B."""
+    c, d = output.c, output.d
     tc.launch_bounds(config.threads)
     if tc.arch_number() >= 90:  # programmatic dependent launch: the previous kernel may still run
         tc.griddep_wait()
@@ -117,8 +118,8 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: VectorConfig, traits, oper
             total = tc.select(total == total, total, math.nan)
         row, col = (m0 + r, n0 + i) if config.BM < config.BN else (m0 + i, n0 + r)
         if (row < d.shape[0]) & (col < d.shape[1]):
-            addends = [c[row, col]] if traits.has_c else ()
-            (value,) = finished([total], addends, [(row, col)], alpha, beta, traits)
+            addends = [c[row, col]] if output.traits.has_c else ()
+            (value,) = output.finished([total], addends, [(row, col)])
             d[row, col] = value.to(d.dtype)
 
 

@@ -24,13 +24,13 @@ of k, for every tile size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.epilogue import store_pair
-from tensorcore_dsl.kernels.epilogue_arithmetic import finished
+from tensorcore_dsl.kernels.epilogue_arithmetic import Output
 from tensorcore_dsl.kernels.hopper.config import resident_ctas
 from tensorcore_dsl.kernels.hopper.f64_operands import (
     WIDTH,
@@ -63,7 +63,7 @@ def f64_gemm(
     tc.launch_bounds(config.threads, resident_ctas(config))
     work = StridedParts(make_tile_scheduler(d.shape, config), k_tiles_of(a, config))
     pipeline = make_f64_pipeline(a, b, work, config, traits)
-    multiply(pipeline, Output(c, d, alpha, beta, config, traits))
+    multiply(pipeline, TileOutput(c, d, alpha, beta, traits, config))
 
 
 @tc.kernel
@@ -87,7 +87,7 @@ def f64_streamk_gemm(
     tc.launch_bounds(config.threads, resident_ctas(config))
     work = make_scheduler(make_tile_scheduler(d.shape, config), k_tiles_of(a, config))
     pipeline = make_f64_pipeline(a, b, work, config, traits)
-    output = Output(c, d, alpha, beta, config, traits)
+    output = TileOutput(c, d, alpha, beta, traits, config)
     multiply(pipeline, FixUp(output, work, partials, flags))
 
 
@@ -360,7 +360,7 @@ class FixUp:
     stream sees it as 0, because griddep_wait waits for the whole grid and its memory operations.
     """
 
-    output: Output
+    output: TileOutput
     work: Any
     partials: Any
     flags: Any
@@ -435,47 +435,42 @@ def accumulated(acc, pair: int):
 
 
 @dataclass
-class Output:
-    """Output of whole tiles: D, C, alpha, beta, and the traits of the epilogue."""
+class TileOutput(Output):
+    """Output of whole tiles."""
 
-    c: Any
-    d: Any
-    alpha: Any
-    beta: Any
     config: AmpereConfig
-    traits: AmpereTraits
 
     def store(self, mma, acc, part, warp_m, warp_n):
         """Store a warp's tile of D, or its sums of a part of K."""
-        d = self.d[part.batch_d] if self.config.split_k > 1 else self.d
+        output = replace(self, d=self.d[part.batch_d]) if self.config.split_k > 1 else self
         for number in tc.static_range(self.config.WM * self.config.WN // 64):
             pair = accumulated(acc, number)
-            self.store_pair(number, pair, part.m + warp_m, part.n + warp_n, d)
+            output.store_pair(number, pair, part.m + warp_m, part.n + warp_n)
 
-    def store_pair(self, number, sums, m, n, d):
+    def store_pair(self, number, sums, m, n):
         """Store a pair of the warp's tile at row m and column n."""
         g, t = tc.lane_id() // 4, tc.lane_id() % 4
         blocks = self.config.WN // WIDTH
         block, h, e = number // 4, number // 2 % 2, number % 2
         row = m + block // blocks * WIDTH + 2 * line_of(g) + h
         col = n + block % blocks * WIDTH + 2 * line_of(2 * t + e)
-        arguments = self.c, d, self.alpha, self.beta, self.traits
         if self.traits.full or self.traits.epilogue is not None:
-            store_pair(sums, row, col, *arguments)
+            store_pair(sums, row, col, self)
         else:
-            store_inside(sums, row, col, e, *arguments)
+            store_inside(sums, row, col, e, self)
 
 
-def store_inside(sums, row, col, e: int, c, d, alpha, beta, traits: AmpereTraits):
+def store_inside(sums, row, col, e: int, output: Output):
     """Store the elements (row, col) and (row, col + 1) as far as D has them, without branches.
 
     e: which of the lane's pairs in these 16 columns they are.
     """
+    c, d, traits = output.c, output.d, output.traits
     rows, cols = d.shape
     left, right = (row < rows) & (col < cols), (row < rows) & (col + 1 < cols)
     coords = (row, col), (row, col + 1)
     addends = [c.at(*at).load(pred=p) for at, p in zip(coords, (left, right), strict=True) if traits.has_c]
-    values = finished(sums, addends, coords, alpha, beta, traits)
+    values = output.finished(sums, addends, coords)
     if traits.vec_d >= 16:
         d.at(row, col).store(values, pred=right)
         d.at(row, col).store(values[0], pred=left & (col + 1 == cols))

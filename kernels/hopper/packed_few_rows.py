@@ -25,14 +25,16 @@ from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.packed_gemm import (
     CHUNK,
     VECTOR_WORDS,
+    CtaWork,
     Dequantiser,
     WeightFormat,
     add_parts,
     load_words,
     make_dequantiser,
-    origin_of_cta,
+    work_of_cta,
 )
 from tensorcore_dsl.kernels.config_fields import check_fields
+from tensorcore_dsl.kernels.epilogue_arithmetic import Output
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.hopper.pipeline import consumer_state, producer_state
 
@@ -118,7 +120,7 @@ def packed_few_rows_gemm(
     """
     tc.launch_bounds(config.threads, 1)
     mma = getattr(tc.wgmma, f"m64n{config.tokens}k16")(x.dtype, x.dtype, tc.f32, source="registers")
-    part, first, end, m0, n0 = origin_of_cta(x, config)
+    work = work_of_cta(x, config)
     stages = make_stages(x, words, scales, zeros, format, config)
     weights = make_dequantiser(mma.a, format, x)
     # Programmatic dependent launch: the set-up may overlap the end of the previous kernel.
@@ -127,13 +129,12 @@ def packed_few_rows_gemm(
 
     def producer():
         if tc.threadIdx.x == 0:
-            produce(stages, m0, n0, first, end, format, config)
+            produce(stages, work, format, config)
 
     def consumers(consumer):
-        acc = multiply(stages, mma, consumer, first, end, weights, config)
-        store_tile(
-            acc, consumer, c, d[part] if config.split_k > 1 else d, m0, n0, alpha, beta, config, traits
-        )
+        acc = multiply(stages, mma, consumer, work, weights, config)
+        output = Output(c, d[work.part] if config.split_k > 1 else d, alpha, beta, traits)
+        store_tile(acc, consumer, output, work, config)
 
     registers = REGISTERS if config.consumers == 2 else None
     tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
@@ -194,8 +195,8 @@ def group_tiles(shape: tuple[int, int], dtype, config: HopperPackedConfig):
     return tc.shared((config.stages, *shape), dtype, strides=(stage, columns, 1), align=BULK_ALIGN)
 
 
-def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: HopperPackedConfig):
-    """Load the chunks of K from `first` on. One thread runs this.
+def produce(stages: Stages, work: CtaWork, format: WeightFormat, config: HopperPackedConfig):
+    """Load the chunks of K. One thread runs this.
 
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
     """
@@ -204,30 +205,30 @@ def produce(stages: Stages, m0, n0, first, end, format: WeightFormat, config: Ho
     if format.has_zeros:
         bytes_per_stage = bytes_per_stage + stages.zeros_map.bytes
     state = producer_state(config.stages)
-    for chunk in tc.range(first, end):
+    for chunk in tc.range(work.first, work.end):
         stage, phase = state.stage, state.phase
         full = stages.full[stage]
         stages.empty[stage].wait(phase)
         full.arrive_expect_tx(bytes_per_stage)
         for box in tc.static_range(boxes):
-            index = n0 // 16, chunk * format.chunk_words + box * BOX_WORDS
+            index = work.n0 // 16, chunk * format.chunk_words + box * BOX_WORDS
             tc.tma_load(stages.words[stage, box], stages.words_map, index, full)
         for slab in tc.static_range(slabs):
-            tc.tma_load(stages.x[stage, slab], stages.x_map, (m0, chunk * CHUNK + slab * SLAB), full)
-        index = format.first_group(chunk), n0
+            tc.tma_load(stages.x[stage, slab], stages.x_map, (work.m0, chunk * CHUNK + slab * SLAB), full)
+        index = format.first_group(chunk), work.n0
         tc.tma_load(stages.scales[stage], stages.scales_map, index, full)
         if format.has_zeros:
             tc.tma_load(stages.zeros[stage], stages.zeros_map, index, full)
         state.advance()
 
 
-def multiply(stages: Stages, mma, consumer, first, end, weights: Dequantiser, config: HopperPackedConfig):
+def multiply(stages: Stages, mma, consumer, work: CtaWork, weights: Dequantiser, config: HopperPackedConfig):
     """The sums of the consumer's columns over its part of K: a fragment for each block."""
     acc = [mma.d.zeros() for _ in range(config.blocks)]
     state = consumer_state(config.stages)
     if config.consumers == 2 and consumer == 1:
         tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
-    for _ in tc.range(first, end):
+    for _ in tc.range(work.first, work.end):
         stage = state.stage
         stages.full[stage].wait(state.phase)
         acc = multiply_chunk(acc, stages, mma, consumer, stage, weights, config)
@@ -287,7 +288,7 @@ def vector_pointers(words, row, vectors: int):
     ]
 
 
-def store_tile(acc, consumer, c, d, m0, n0, alpha, beta, config: HopperPackedConfig, traits: AmpereTraits):
+def store_tile(acc, consumer, output: Output, work: CtaWork, config: HopperPackedConfig):
     """Finish the sums and store them, through shared memory: neighbours of a row of D in one thread."""
     # Rows of 4 numbers more: the lanes of a fragment's store lie in different banks.
     shape, row = (1, config.tokens, config.columns), config.columns + 4
@@ -297,4 +298,4 @@ def store_tile(acc, consumer, c, d, m0, n0, alpha, beta, config: HopperPackedCon
     threads = WARPGROUP * config.consumers
     tc.barrier(STORE_BARRIER, threads)  # each thread stores sums of others
     thread = tc.threadIdx.x - WARPGROUP
-    add_parts(sums, thread, threads, c, d, m0, n0, alpha, beta, config, traits)
+    add_parts(sums, thread, threads, output, work, config)
