@@ -12,29 +12,29 @@ from benchmarks.harness import RECORDED
 
 # Subcommand -> its module, and its description.
 BENCHMARKS = {
-    "gemm": ("benchmarks.products.gemm", "GEMMs beside cuBLAS on a GPU, else in emulation"),
+    "gemm": ("benchmarks.products.gemm", "GEMMs against cuBLAS on a GPU, else in emulation"),
     "launch": ("benchmarks.host.launch", "host time of a launch"),
     "compile": ("benchmarks.host.compile_time", "from Python to PTX, from PTX to machine code, cached"),
 }
 # Subcommands that `all` leaves out.
 TOOLS = {
-    "examples": ("benchmarks.programs.examples", "the programs of examples/ beside PyTorch, on a GPU"),
-    "packed": ("benchmarks.programs.packed", "gemm with packed weights beside bf16 and int4, on a GPU"),
+    "examples": ("benchmarks.programs.examples", "the programs of examples/ against PyTorch, on a GPU"),
+    "packed": ("benchmarks.programs.packed", "gemm with packed weights against bf16 and int4, on a GPU"),
     "first-call": ("benchmarks.host.first_call", "first runs in emulation, each in a new process"),
     "merge": ("benchmarks.products.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.choices.tuning", "find and remember gemm's fastest configuration for problems"),
-    "attention": ("benchmarks.programs.attention", "attention and its gradients beside cuDNN, on a GPU"),
+    "attention": ("benchmarks.programs.attention", "attention and its gradients against cuDNN, on a GPU"),
     "forms": ("benchmarks.forms", "every matrix instruction on the CPU, the slowest ones first"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
     "learn": ("benchmarks.choices.learn", "the trees and the menu of gemm's choice, from timings"),
-    "regret": ("benchmarks.choices.regret", "the choice of configuration beside all plausible ones"),
+    "regret": ("benchmarks.choices.regret", "the choice of configuration against all plausible ones"),
     "attention-tutorial": (
         "benchmarks.programs.attention_tutorial",
-        "the steps of the attention tutorial beside cuDNN, on a GPU",
+        "the steps of the attention tutorial against cuDNN, on a GPU",
     ),
-    "tutorial": ("benchmarks.programs.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
+    "tutorial": ("benchmarks.programs.tutorial", "the steps of the Hopper tutorial against cuBLAS, on a GPU"),
     "torch-mlp": ("benchmarks.programs.torch_mlp", "an MLP in PyTorch, on a GPU"),
-    "distributed": ("benchmarks.products.distributed", "products on several GPUs beside NCCL and cuBLAS"),
+    "distributed": ("benchmarks.products.distributed", "products on several GPUs against NCCL and cuBLAS"),
     "report": ("benchmarks.page", "tables of docs/ from the newest recorded results"),
 }
 EPILOG = """\

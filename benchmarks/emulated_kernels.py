@@ -25,10 +25,10 @@ GEMMS = {
 }  # fmt: skip
 THREADS = 128
 SIZE = 2**20  # elements of the arrays of kernels that read them once
-ROWS, COLUMNS = 512, 1024  # of softmax and fused_norm
-CHAINS, ITERATIONS = 16, 200  # of the f32 arithmetic: values of a thread, rounds of its loop
-TILE, TAPS, IMAGE = 16, 5, 256  # of the convolution: sides of a block, the filter, the output
-PIXELS, LIMIT = 256, 100  # of the Mandelbrot set: side of the image, most iterations
+ROWS, COLUMNS = 512, 1024  # the arrays of softmax and fused_norm
+CHAINS, ITERATIONS = 16, 200  # f32 arithmetic: values of a thread, rounds of its loop
+TILE, TAPS, IMAGE = 16, 5, 256  # convolution: sides of a block, of the filter, of the output
+PIXELS, LIMIT = 256, 100  # Mandelbrot set: side of the image, most iterations
 
 
 @dataclass(frozen=True)

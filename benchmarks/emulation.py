@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.core.policy import executing
 
 SIZE, QUICK = 1024, 512
 SAMPLES = 9
-FIRST = ("vector add", "flash_attention", "hopper_attention")  # whose first launches are measured
+FIRST = ("vector add", "flash_attention", "hopper_attention")  # their first launches are measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=min(2, cores()),
         metavar="N",
-        help="cores that are used beside one alone (default: 2)",
+        help="cores of the second measurement; the first one takes one core (default: 2)",
     )
     add("--only", metavar="TEXT", default="", help="cases whose name has this text")
     add("--against", type=Path, metavar="PATH", help="compare with the package of another checkout")

@@ -26,7 +26,7 @@ TURNS = 10  # answers of each package, in turn, from a pair of processes
 STATES = ("empty", "filled")  # states of the cache on disk
 
 Packages = dict[str, Path]  # "this", and perhaps "other" -> a folder that has a package
-Arguments = tuple[Any, ...]  # of `_seconds`
+Arguments = tuple[Any, ...]  # arguments of `_seconds`
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def main(arguments: Arguments) -> None:
     for _ in sys.stdin:
         try:
             answer = {"seconds": next(answers)}
-        except Exception as error:  # of any type: the package may be of any version
+        except Exception as error:  # a package of any version raises other types
             answer = {"failure": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

@@ -18,7 +18,7 @@ SAMPLE = 0.01  # seconds: minimum duration of a sample
 SHORTEST = 1e-7  # seconds of a launch: the resolution of events
 MAX_LAUNCHES = 200  # in one graph
 GRAPH_TIME = 0.002  # seconds: approximate duration of one graph
-L2_BYTES = 50 * 2**20  # where torch does not know the size
+L2_BYTES = 50 * 2**20  # used if torch does not know the size
 COLD = 2  # size of the rotating buffers, as a multiple of the L2 cache
 HEAD_START = 2_000_000  # cycles for which the GPU waits while launches queue up
 
@@ -49,7 +49,7 @@ class Loop:
         self.graph = None
         try:
             self._run = self._captured(eager)
-        except Exception as error:  # of any type: libraries have their own
+        except Exception as error:  # libraries have exceptions of their own
             self.error = f"{type(error).__name__}: {error}"
             torch.cuda.synchronize()
             self._run = eager
@@ -119,7 +119,7 @@ def time_interleaved(launches: Sequence[TimedLaunch], rounds: int, warm_up: floa
 
 
 def seconds_of(torch: Any, work: Callable[[], None]) -> float:
-    """Seconds between events before and behind the work."""
+    """Seconds between events before and after the work."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     work()

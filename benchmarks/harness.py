@@ -25,8 +25,8 @@ from tensorcore_dsl.runtime import driver
 
 RECORDED = Path(__file__).parent / "results"  # in the repository
 SCHEMA = 2
-MAX_SECONDS = 3.0  # of the samples that `time_on_host` starts
-FRAMES = 4  # of a traceback that a result keeps
+MAX_SECONDS = 3.0  # length of the samples that `time_on_host` starts
+FRAMES = 4  # frames of a traceback that a result keeps
 PACKAGES = (
     "tensorcore-dsl",
     "numpy",

@@ -17,7 +17,7 @@ from benchmarks.tables import Table
 
 DOCS = Path(__file__).parent.parent / "docs"
 SUMMARY, DETAILS = DOCS / "performance.md", DOCS / "measurements.md"
-SUMMARY_TITLES = ("Geometric means", "")  # of the tables on SUMMARY; all others are on DETAILS
+SUMMARY_TITLES = ("Geometric means", "")  # titles of the tables on SUMMARY; DETAILS has all others
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 EMPTY = "No results are recorded: `python -m benchmarks gemm --suite hopper --record` adds some.\n"
 # First word of a benchmark's name -> module whose `tables(document)` shows its results.

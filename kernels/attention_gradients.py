@@ -168,7 +168,7 @@ def sum_rows(
     Sequence.slot.
     Grid: (blocks of the longest sequence, or more; heads; sequences).
 
-    Rows without keys, and rows behind the last query, have an lse_log2 of +inf. Then P = exp2(score - inf)
+    Rows without keys, and rows past the last query, have an lse_log2 of +inf. Then P = exp2(score - inf)
     is 0, and these rows add nothing.
     """
     sequences = Sequences(traits, o.shape[2], 0, starts_q, starts_q, 0, 0)
@@ -223,7 +223,7 @@ def add_splits(
     """dK and dV of each head of k and v: the sums of its `splits` groups, from the first one on.
 
     dk_groups, dv_groups: (batch, groups, keys, D), f32. dk, dv: (batch, heads, keys, D). starts_k: of
-    packed sequences; rows behind the last one are left as they are.
+    packed sequences; rows past the last one are left as they are.
     Grid: (ADDED elements of a head, and more; heads; batch).
     """
     head, batch = tc.s32(tc.blockIdx.y), tc.s32(tc.blockIdx.z)

@@ -187,7 +187,7 @@ class Softmax:
 def page_of(table, sequence, key, keys, size: int):
     """The page of a key of a sequence, which has `keys` keys in pages of `size`.
 
-    Pages behind the last one have no number in the table. The last page stands in for them, and
+    Pages past the last one have no number in the table. The last page stands in for them, and
     page 0 for those of a sequence without keys.
     """
     page = max(min(key // size, (keys - 1) // size), 0)

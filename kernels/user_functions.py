@@ -81,7 +81,7 @@ def apply_epilogue(epilogue, value, coord):
 def with_epilogue_args(
     *arguments, kernel: tc.Const, first: tc.Const, result: tc.Const, epilogue: tc.Const, options: tc.Const
 ):
-    """Run `kernel` with the arguments of its epilogue inserted behind its `first` arguments.
+    """Run `kernel` with the arguments of its epilogue inserted after its `first` arguments.
 
     result: number of the argument that is D. options: the Const values by name; the epilogue is
     one of them, or belongs to the traits.

@@ -215,7 +215,7 @@ def test_sums_of_rows(dtype):
     parts, sums = invariant(a.reshape(3, 50, 64), b, **named)
     assert same(parts.reshape(150, 300), d) and same(sums.reshape(2, 150), rows)
     plan = kernels.plan(a, b, None, d, bits=INVARIANT, **named)
-    assert f"row sums:   of {ROW_PART} columns each" in kernels.explain_bits(plan)
+    assert f"row sums:   parts of {ROW_PART} columns" in kernels.explain_bits(plan)
     assert plan.config.BN == ROW_PART
 
 

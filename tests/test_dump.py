@@ -110,7 +110,7 @@ def test_sparse_and_packed_products_log_what_they_chose(kind, caplog):
         a = kernels.compress(a, prune=True)
     else:
         b = kernels.pack(np.ones((128, 64), np.int8), one)
-    with pytest.raises(tc.ArgumentError, match=f"{kind[:3]}.*; tuning is of dense products. kernels.plan"):
+    with pytest.raises(tc.ArgumentError, match=f"{kind[:3]}.*; `tune` takes dense operands. kernels.plan"):
         kernels.tune(a, b, timer=lambda launch: 1.0)
     caplog.set_level(logging.INFO, "tensorcore_dsl")
     kernels.gemm(a, b)

@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "c: shape": (gemm, (H, H, H[:32]), {}, "c has shape (32, 64); the product has (64, 64), and c has the same, "
                  "or one that broadcasts to it as in NumPy, such as (64,) or (64, 1)"),
     "c: batch": (gemm, (H, H, H[None]), {}, "c has shape (1, 64, 64)"),
-    "c: truth values": (gemm, (H, H, H > 0), {}, "c holds pred; to a product of f16 are added f16, bf16"),
+    "c: truth values": (gemm, (H, H, H > 0), {}, "c holds pred; gemm adds f16, bf16"),
     "c: packed": (gemm, (H, H, np.ones((64, 64), ml_dtypes.int4)), {}, "c: int4 elements have a byte each in NumPy"),
     "c: fractions to s32": (gemm, (S, S, H), {}, "c holds f16; to a product of s8 are added s32, s16, s8"),
     "c: wide to s32": (gemm, (S, S, S.astype(np.int64)), {}, "c holds s64"),

@@ -50,7 +50,7 @@ SAMPLE = 0.003  # seconds of a sample, at least
 # shorter ones would run at the speed that the mean power of all configurations allows, and those of
 # 30 ms while the GPU is still changing its speed.
 LONG, LONG_SAMPLE, LONG_ROUNDS, LONG_HOPELESS = 1.5e-4, 0.1, 4, 1.15
-NEAR, PASSES = 4, 6  # samples before and behind one, and steps, that tell the GPU's speed then
+NEAR, PASSES = 4, 6  # samples before and after one, and steps, that tell the GPU's speed then
 PLAUSIBLE = 1.4  # measure the first of a kind if predicted within this multiple of the fastest
 HOPELESS = 1.5  # configurations beyond this multiple of the fastest are measured only twice
 WORST = 12  # rows of the table of the worst choices
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=BEST,
         metavar="N",
-        help=f"configurations that are measured beside the first of each kind (default: {BEST})",
+        help=f"configurations that are measured with the first of each kind (default: {BEST})",
     )
     add("--seed", type=int, default=0, metavar="N", help="of the problems (default: 0)")
     add_seconds(parser, 200.0, "problem")

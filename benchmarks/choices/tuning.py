@@ -22,7 +22,7 @@ from tensorcore_dsl.kernels.problem.families import family_of
 
 SIZES = gemm_cases.squares(4096, 8192)
 SHOWN = 5  # configurations of each problem
-FIELDS = ("cluster_m", "group_m", "mma_in_flight")  # of configurations, that are shown
+FIELDS = ("cluster_m", "group_m", "mma_in_flight")  # fields of configurations that are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from benchmarks.harness import Report, attempt, elapsed
 from benchmarks.tables import Table, duration, one_line, progress
 
 CACHE, NOTICE, TARGET = "TENSORCORE_DSL_CACHE", "TENSORCORE_DSL_NOTICE", "TENSORCORE_DSL_TARGET"
-STATES = ("cold", "warm")  # of the cache
+STATES = ("cold", "warm")  # states of the cache
 IMPORT = "from time import time as t; t0 = t(); import tensorcore_dsl; print(t() - t0)"
 
 

@@ -1,6 +1,6 @@
 """Host time of a launch: an empty kernel with and without three arrays, compared with other libraries.
 
-Each sample is a batch of launches; the wait behind the batch is not timed. Cases are interleaved,
+Each sample is a batch of launches; the wait after the batch is not timed. Cases are interleaved,
 and the median over all rounds counts. Without a GPU, a native function that does nothing replaces
 the driver, so that the figures are the time spent in Python.
 """
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> Report:
             "are the time spent in Python.\n"
         )
     report = Report("launch", {"rounds": rounds}, {
-        "clock": "time.perf_counter around a batch of launches, without the wait behind it",
+        "clock": "time.perf_counter around a batch of launches, without the wait after it",
         "launches_in_a_batch": BATCH,
         "driver": "the GPU's" if on_gpu else "none: a native function that does nothing",
     })  # fmt: skip

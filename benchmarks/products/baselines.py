@@ -39,7 +39,7 @@ class Baseline:
     """A library or kernel that our kernels are compared with."""
 
     name: str  # key of its results
-    kinds: tuple[str, ...]  # of GEMMs that it implements
+    kinds: tuple[str, ...]  # kinds of GEMMs that it implements
 
     def supports(self, case: Case) -> bool:
         return case.kind in self.kinds

@@ -15,10 +15,10 @@ from benchmarks.products.operands import fill
 from tensorcore_dsl.kernels.problem.problem_shape import SMS
 
 BM, BN, STAGES = 128, 256, 4  # the largest tile of a CTA
-SWIZZLE_BYTES = 128  # of K in a row of a stage
+SWIZZLE_BYTES = 128  # bytes of K in a row of a stage
 THREADS = 256
 ROUNDS = 400  # passes over the stages in a launch
-SECONDS = 0.3  # of a measurement
+SECONDS = 0.3  # length of a measurement
 READ_BYTES = 4 * 2**30
 # The instruction to repeat for each type of A and B.
 LOOPS = {

@@ -25,7 +25,7 @@ PROBLEMS = ((8192, 28672, 8192), (4096, 14336, 4096), (2048, 28672, 8192), (1638
 QUICK = PROBLEMS[1:2]
 ROUNDS, LAUNCHES, WARM = 9, 10, 3
 METHOD = {
-    "clock": "CUDA events around 10 calls, behind a barrier of all ranks; the slowest rank counts",
+    "clock": "CUDA events around 10 calls, after a barrier of all ranks; the slowest rank counts",
     "in turn": "NCCL's collective, then torch.mm (cuBLAS), or the other way around",
     "fused": "torch.ops.symm_mem.fused_all_gather_matmul and fused_matmul_reduce_scatter",
     "bound": "the larger of the collective and the product",
@@ -35,7 +35,7 @@ METHOD = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="ranks (default: all GPUs)")
     parser.add_argument(
-        "--random", type=int, default=0, metavar="R", help="random shapes beside the fixed ones (default: 0)"
+        "--random", type=int, default=0, metavar="R", help="random shapes after the fixed ones (default: 0)"
     )
     parser.add_argument("--repeats", type=int, default=20, metavar="R", help="runs whose bits are compared")
 

@@ -65,8 +65,8 @@ class Case:
     N: int
     K: int
     layout: str = COMMON
-    family: str = ""  # of kernels, "sm80" or "sm90"; empty: gemm chooses
-    group: str = ""  # of a suite, which gives a geometric mean
+    family: str = ""  # family of kernels, "sm80" or "sm90"; empty: gemm chooses
+    group: str = ""  # group of a suite, with a geometric mean of its own
     kind: str = "plain"
     batch: int = 1
     rows: tuple[int, ...] = ()

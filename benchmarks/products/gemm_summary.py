@@ -14,7 +14,7 @@ from benchmarks.products.suites import GOALS
 from benchmarks.tables import Table, number, one_line, rate
 
 UNITS = {"cuda": ("TFLOP/s", 1e12), "cpu": ("GFLOP/s", 1e9)}
-WITH_COLUMNS = ("torch", "Triton")  # baselines that have a column beside the reference
+WITH_COLUMNS = ("torch", "Triton")  # baselines that have a column next to the reference
 BEHIND = 0.97  # a ratio below it counts as behind the reference
 WORST = 10  # rows of the table of the worst
 USUAL = "cuBLASLt", "CUDA graph"  # the reference and the kind of launch that need no note

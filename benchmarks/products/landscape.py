@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks.harness import Report
 from benchmarks.products.gemm_cases import BLAS, DTYPES, Case, Size
 
-NAME = "landscape"  # of the suite
+NAME = "landscape"  # name of the suite
 COUNT = 300
-MAX_OPERATIONS = 4e12  # of a problem
+MAX_OPERATIONS = 4e12  # most operations of a problem
 MAX_BYTES = 2**31
 TRANSPOSED = {"bf16", "f16", "tf32", "f32", "f64"}  # types that have layouts other than TN
 # N and K of the linear layers of well-known models.
@@ -22,7 +22,7 @@ LAYERS = (
     (7168, 2048), (7168, 18432), (18432, 7168), (2112, 7168), (24576, 1536), (1536, 7168),
     (2560, 9728), (152064, 3584), (3072, 768), (768, 3072),
 )  # fmt: skip
-ROWS = 1, 8192  # of their activations
+ROWS = 1, 8192  # least and most rows of their activations
 
 
 def problems(seed: int, count: int = COUNT, dtypes: Sequence[str] = ()) -> list[Case]:

@@ -1,4 +1,4 @@
-"""The steps of docs/attention_tutorial.md beside `kernels.attention` and cuDNN, on an H100 or H200."""
+"""The steps of docs/attention_tutorial.md compared with `kernels.attention` and cuDNN, on an H100 or H200."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tensorcore_dsl.kernels import tutorial
 
 # Batch, heads, length and D.
 PROBLEMS = ((1, 16, 16384, 128), (4, 16, 4096, 128), (4, 16, 4096, 64))
-TOLERANCE = 2.0**-6  # of the largest magnitude
+TOLERANCE = 2.0**-6  # largest error, relative to the largest magnitude
 REFERENCE, LIBRARY = "cuDNN", "kernels.attention"
 METHOD = {
     **{name: TIMING[name] for name in ("clock", "order", "settle_s", "settling")},

@@ -111,7 +111,7 @@ def measure(torch: Any, make: Callable[..., Case], problem: tuple[Any, ...], rou
             if "error" not in result and measured is not None:
                 result["error"] = difference(case.outputs, measured)
             launches[name] = TimedLaunch(torch, launch, case.sets)
-        except Exception as error:  # of any type: libraries have their own
+        except Exception as error:  # libraries have exceptions of their own
             result["others"][name] = failure(error)
     timings = dict(zip(launches, time_interleaved(list(launches.values()), rounds, WARM_UP)))
     for name, timing in timings.items():

@@ -1,4 +1,4 @@
-"""`gemm` with packed weights of 4 and 8 bits beside PyTorch's bf16 and int4, on a GPU."""
+"""`gemm` with packed weights of 4 and 8 bits compared with PyTorch's bf16 and int4, on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of a two-layer MLP: `tensorcore_dsl.torch.MLP` beside torch's own layers.
+"""Training of a two-layer MLP: `tensorcore_dsl.torch.MLP` compared with torch's own layers.
 
 Both have the same initial weights and data. Accuracy: both are trained for some steps, and compared
 with a training of torch in f32: losses, and the weights' distance from those of f32, relative to

@@ -1,4 +1,4 @@
-"""The steps of docs/hopper_tutorial.md beside `kernels.gemm` and cuBLAS, on an H100 or H200."""
+"""The steps of docs/hopper_tutorial.md compared with `kernels.gemm` and cuBLAS, on an H100 or H200."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensorcore_dsl.kernels import tutorial
 SIZES = (4096, 8192)
 ROUNDS, QUICK_ROUNDS = 21, 5
 SETTLE = 0.03  # seconds that a kernel runs untimed before each of its samples
-SEED = 0  # of the orders within rounds
+SEED = 0  # seed of the orders within rounds
 REFERENCE, LIBRARY = "cuBLASLt", "kernels.gemm"
 METHOD = {
     "operands": "standard normal bf16; B is stored as N x K",

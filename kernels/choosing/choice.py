@@ -73,8 +73,10 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
 
 
 def is_open(problem: GemmProblem) -> bool:
-    """Whether kernels without wgmma may be faster: for few rows or columns, or where wgmma needs
-    copies of the operands, or transposes their tiles."""
+    """Whether kernels without wgmma may be faster.
+
+    They may for few rows or columns, and where wgmma needs copies of the operands or transposes tiles.
+    """
     if problem.multiplied_as in families.VECTOR_KERNELS and min(problem.M, problem.N) <= MAX_VECTORS:
         return True
     shape = shape_of(problem)

@@ -1,7 +1,7 @@
 """The menu: all configurations that `gemm` chooses among, and which of them can run a problem.
 
 The menu is one list for all problems, so that the kernels that a program needs stay few. It is
-stored beside the trees; `python -m benchmarks learn` selects it among the measured configurations.
+stored with the trees; `python -m benchmarks learn` selects it among the measured configurations.
 """
 
 from __future__ import annotations

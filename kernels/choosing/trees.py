@@ -28,7 +28,7 @@ class Trees:
 
     thresholds: of each feature, ascending. root: the first node of each tree. nodes: 8 bits each
     for the first child, counted from the root, the feature, and the threshold; the second child
-    comes behind the first. A leaf is its own child. answers: of leaves, in UNIT. depth: questions
+    comes after the first. A leaf is its own child. answers: of leaves, in UNIT. depth: questions
     on the longest way.
     """
 
@@ -76,7 +76,8 @@ class Trees:
             asked = codes.take(first + (node >> 8 & 255))
             index = self.root + (node >> 16) + (asked > (node & 255))
         x = self.answers.take(index).sum(1) * UNIT
-        half = 1 + x / 2 * (1 + x / 4 * (1 + x / 6))  # of exp(x / 2), rounded alike everywhere
+        # exp(x / 2) by additions and products, whose rounding is the same everywhere.
+        half = 1 + x / 2 * (1 + x / 4 * (1 + x / 6))
         return half * half
 
 

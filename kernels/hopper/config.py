@@ -25,8 +25,9 @@ PRODUCER_CONSUMER_REGISTERS = (24, 240)
 FRAGMENT_REGISTERS = 16  # registers of a thread for fragments of 64 rows and one slab of 32-bit A
 # Consumers -> registers for accumulators and fragments, with equal shares of all warpgroups.
 FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}
-MAX_SPLIT_K_ACCUMULATORS = 64  # that leave registers for the epilogue of split-K, with equal shares
-TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # if the producer's warps transpose tiles
+# Most accumulators of a thread with which the epilogue of split-K fits an equal share of registers.
+MAX_SPLIT_K_ACCUMULATORS = 64
+TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # The producer's warps transpose tiles: 72 + 2 * 216 = 3 * 168.
 # Promotion: columns whose products and accumulators fit 240 registers together, and columns that wider tiles
 # multiply at a time.
 MAX_SINGLE_PASS, MAX_PART = 208, 128

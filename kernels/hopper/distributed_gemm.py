@@ -2,7 +2,7 @@
 
 Each rank runs one persistent kernel of wgmma_gemm.py, in which the ranks exchange rows of tiles:
 
-    all_gather_gemm       A thread beside the TMA producer pushes the rank's rows of A to the other
+    all_gather_gemm       A thread next to the TMA producer pushes the rank's rows of A to the other
                           ranks, and counts them there. Tiles start with the rank's own rows, then
                           come those of its right neighbour, and so on: the order of arrival.
     gemm_reduce_scatter   Tiles of another rank's rows go into a slot of its inbox, and are counted

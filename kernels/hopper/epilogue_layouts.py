@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
     swizzle_of,
 )
 
-MIN_BOX_BYTES = 16  # of a row of a TMA box
+MIN_BOX_BYTES = 16  # least bytes of a row of a TMA box
 MAX_AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores them
 
 
@@ -80,7 +80,7 @@ class SwapABEpilogue(Epilogue):
         return self.staging[consumer, part % self.buffers][:, :columns]
 
     def stage(self, buffer, values, column: int):
-        """Write eight or four values of each thread; `.trans` makes lines of their columns."""
+        """Write eight or four values of each thread: columns of the tile become lines of the buffer."""
         lane, row_of_warp = tc.lane_id(), tc.warp_id() % 4 * 16
         if buffer.dtype.bits == 16:
             words, count = pack(values, buffer.dtype), len(values) // 2
@@ -90,7 +90,7 @@ class SwapABEpilogue(Epilogue):
             return
         width = buffer.shape[-1]
         for i in (4 * half + j for half in tc.static_range(len(values) // 4) for j in (0, 1)):
-            # of row r; the element of row r + 8 is the second next one
+            # Element i lies in a row r, and element i + 2 in row r + 8 of the same column.
             col = column + 8 * (i // 4) + 2 * (lane % 4) + i % 4
             pair = [values[i + j].to(buffer.dtype) for j in (0, 2)]
             rows = [self.row_of(row_of_warp + lane // 4 + j) for j in (0, 8)]
@@ -101,7 +101,7 @@ class SwapABEpilogue(Epilogue):
                     buffer[row // width, col, row % width] = value
 
     def store(self, origin, buffer):
-        """Store all columns of D of a buffer, 128 bytes beside each other, in one group of TMA."""
+        """Store all columns of D of a buffer, 128 bytes at a time, in one group of TMA."""
         *outer, column = origin
         parts, lines, width = buffer.shape
         origins = [(*outer, column + i * width) for i in range(parts)]

@@ -11,7 +11,7 @@ mbarriers guard a stage, as in pipeline.py:
 Fragments are read through the generic proxy, and TMA writes the stage again through the async
 proxy. An arrival alone does not order the two: a load that is still in flight at the arrival may
 read the bytes of the next TMA load. Each lane therefore fences its loads before the warp arrives.
-The warp arrives behind the instructions that use the loaded fragments.
+The warp arrives after the instructions that use the loaded fragments.
 
 CTAs are persistent. The pipeline runs on from one tile of D to the next: it loads the first stages of
 a tile while the warps still multiply and store the tile before.
@@ -167,7 +167,7 @@ class F64Pipeline:
         return self.config.stages - (2 if self.config.stages > 3 else 1)
 
     def block_of_loads(self, blocks: int) -> int:
-        """Number of the block of a stage (see `multiply`) behind which the next loads start.
+        """Number of the block of a stage (see `multiply`) after which the next loads start.
 
         The loads wait for the slowest warp. Behind the middle of a stage, it has left the stage before.
         The warp that starts the loads then lags behind, by 16 boxes for MN-major operands. Two stages
@@ -186,7 +186,7 @@ class F64Pipeline:
         return [x for x in (self.a, self.b) if x.map is None]
 
     def advance(self, stage, phase):
-        """Advance to the next stage; the phase flips behind the last one."""
+        """Advance to the next stage; the phase flips after the last one."""
         last = stage == self.config.stages - 1
         return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
@@ -276,7 +276,7 @@ def multiply(pipeline, output):  # noqa: PLR0915
 
     A warp multiplies a stage in blocks: 16 of its rows by all its columns, one instruction deep.
     During a block, the warp loads the rows of the next block. During the last block of a step, it
-    loads each column of the next step behind the last use of that column. Both run on across stages
+    loads each column of the next step after the last use of that column. Both run on across stages
     and tiles. The order of a step is serpentine, so that neighbouring instructions share a fragment,
     which takes less power. Barriers and TMA loads of a stage stand between blocks, almost without
     branches, so that the assembler mixes them with the products.
@@ -297,7 +297,7 @@ def multiply(pipeline, output):  # noqa: PLR0915
         return fragments_of_b(pipeline.b, mma, stage, warp_n + j * WIDTH, step * depth, 2)
 
     # Programmatic dependent launch: the set-up above may overlap the end of the previous kernel of
-    # the stream. Its results may be read only behind this wait.
+    # the stream. Its results may be read only after this wait.
     tc.griddep_wait()
     tc.griddep_launch_dependents()
     for number in tc.static_range(pipeline.prefetched):

@@ -91,7 +91,7 @@ def load_by_threads(operand: Operand, stage, origin, k0):
     K, lines = array.shape if axis else array.shape[::-1]
     step = operand.config.threads // (WIDTH // vec)
     first, along = tc.threadIdx.x // (WIDTH // vec), tc.threadIdx.x % (WIDTH // vec) * vec
-    # Elements of the operand behind the tile's first row, and behind its first element of a row.
+    # Elements of the operand from the tile's first row on, and from its first element of a row on.
     if operand.k_major:
         rows_left, left = lines - origin, K - k0 - along
     else:

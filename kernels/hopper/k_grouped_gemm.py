@@ -72,7 +72,7 @@ def produce_groups(pipeline, scheduler):
     """Load the stages of all of this CTA's tiles. One thread runs this.
 
     Each tile has its own range of k. The last stage of a group also loads elements of the next
-    group; behind the last row TMA writes zeros.
+    group; past the last row TMA writes zeros.
     """
     tc.griddep_wait()  # the previous kernel of the stream may write the offsets
     state = pipeline.producer_state()
@@ -113,8 +113,8 @@ def zero_behind(pipeline, stage, valid):
     Both operands need zeros, since a zero times an infinity of the next group is NaN. All consumers
     share the work: each has waited for the full stage before, and all meet at a named barrier
     after. TMA's writes are visible since the wait. Every thread that wrote zeros fences them for
-    the async proxy ahead of the barrier, so the wgmma behind the barrier read zeros. The release
-    orders the next TMA load of the stage behind these wgmma, and so behind the zeros.
+    the async proxy ahead of the barrier, so the wgmma after the barrier read zeros. The release
+    orders the next TMA load of the stage after these wgmma, and so after the zeros.
     """
     config = pipeline.config
     threads = config.consumers * WARPGROUP

@@ -41,10 +41,11 @@ from tensorcore_dsl.kernels.hopper.pipeline import consumer_state, producer_stat
 SLAB = 64  # elements of X in a row of 128 bytes
 BOX_WORDS = 256  # words of a row of a box, as many as TMA allows
 BULK_ALIGN = 128  # bytes
-STORE_BARRIER = 1  # of the consumers
+STORE_BARRIER = 1  # named barrier of the consumers
 ORDER_BARRIER = 2  # ORDER_BARRIER + c: it is consumer c's turn at the tensor cores
-REGISTERS = (24, 240)  # of a thread of the producer and of each of two consumers
-MAX_TOKENS = 128  # of all blocks of a consumer: sums and accumulators take half as many registers each
+REGISTERS = (24, 240)  # registers of a thread of the producer, and of each of two consumers
+# Most rows * blocks of a consumer. Its sums take half as many registers, and its accumulators, too.
+MAX_TOKENS = 128
 
 
 @dataclass(frozen=True)

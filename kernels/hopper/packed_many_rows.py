@@ -41,7 +41,7 @@ from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
 )
 
 CHUNK_STAGES = CHUNK // SLAB
-REGISTERS = (40, 232)  # of a thread of the producer and of each of two consumers
+REGISTERS = (40, 232)  # registers of a thread of the producer, and of each of two consumers
 
 
 @tc.kernel
@@ -133,7 +133,7 @@ class PackedPipeline(Pipeline):
     a : PackedTiles
         The weights.
     scales, zeros : GroupTiles or None
-        Of groups.
+        Scales and zero points of groups.
     weights : Dequantiser
         Makes fragments of words.
     """

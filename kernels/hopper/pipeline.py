@@ -244,7 +244,7 @@ class Pipeline:
 def make_pipeline(a: OperandTiles, b: OperandTiles, K, config: HopperConfig, extra_producers: int = 0):
     """Barriers for the tiles of A and B. Every thread of the cluster calls it.
 
-    extra_producers: warps beside the TMA producer that fill stages too (block scales). Consumers
+    extra_producers: further warps, after that of TMA, that fill stages (block scales). Consumers
     then release stages warp by warp, since their threads read these data themselves.
     """
     by_warp = extra_producers > 0

@@ -99,7 +99,7 @@ def sum_in_turns(pipeline, state, steps: int, mma, start):
 
     An iteration takes two sums. It leaves set 1 in flight. The next iteration begins with a wait
     for all wgmma: the assembler serialises wgmma that stay in flight for longer. If the number of
-    sums is odd, one sum comes first; else set 1 begins with zeros. Set 1 is added behind the wait
+    sums is odd, one sum comes first; else set 1 begins with zeros. Set 1 is added after the wait
     for a stage: the assembler would put the additions between the instructions of set 0, and delay
     them.
     """

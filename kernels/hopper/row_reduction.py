@@ -20,7 +20,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.user_functions import check_function
 
 OPERATIONS = ("sum", "max", "min")
-THREADS = 128  # of a CTA of combine_parts
+THREADS = 128  # threads of a CTA of combine_parts
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class RowReduction:
     Parameters
     ----------
     op : {"sum", "max", "min"}
-        max and min ignore NaN, as `max.f32` does. Of an empty row the sum is 0, max is -inf and min
-        inf.
+        max and min ignore NaN, as `max.f32` does. An empty row has the sum 0, the max -inf and the
+        min inf.
     transform : function, optional
-        Of one value, in the kernel language. None: the value itself.
+        Function of one value, in the kernel language. None: the value itself.
 
     Examples
     --------

@@ -72,7 +72,7 @@ class SparsePipeline(Pipeline):
     Attributes
     ----------
     metadata : tensor map
-        Of the metadata.
+        Tensor map of the metadata.
     words : tile
         (stage, consumer, thread * word): the metadata in shared memory.
     format : Format

@@ -128,7 +128,7 @@ def store(array, row, col, bits):
 def choose(elements, format: Format):
     """Select the largest elements: their nibble, their bits, and whether a nonzero is lost.
 
-    Of equal elements the first are kept. Their columns ascend, as the manual demands.
+    If elements are equal, the first ones are kept. Their columns ascend, as the manual demands.
     """
     sizes = [magnitude(bits, format.dtype) for bits in elements]
     keep = [rank(sizes, j) < format.kept for j in range(format.chunk)]

@@ -43,7 +43,7 @@ from tensorcore_dsl.kernels.hopper.wgmma_gemm import (
 
 TRANSPOSERS = 3  # warps; the first one of the producer issues the loads
 PART = 4  # rows and columns that a lane exchanges: 16 bytes
-DIAGONALS = 8  # of parts in a block
+DIAGONALS = 8  # diagonals of parts in a block
 
 
 @dataclass

@@ -272,7 +272,7 @@ def run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, parts: GemmP
     if config.split_k > 1:
         store = make_store_shares(pipeline, mma.d.dtype)
     # Programmatic dependent launch: the set-up above may overlap the end of the previous kernel of
-    # the stream. Its results may be read, and its operands written, only behind griddep_wait.
+    # the stream. Its results may be read, and its operands written, only after griddep_wait.
     tc.griddep_launch_dependents()
 
     def producer():

@@ -44,7 +44,7 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: tc.DType) -> Any:
     """
     library = library_of(like)
     if library == "torch":
-        torch = sys.modules["torch"]  # whose types have NumPy's names, or those of ml_dtypes
+        torch = sys.modules["torch"]  # its types have the names of NumPy or ml_dtypes
         return like.new_empty(shape, dtype=getattr(torch, dtype.numpy.name))
     if library == "cupy":
         return sys.modules["cupy"].empty(shape, dtype.numpy)

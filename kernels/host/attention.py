@@ -69,11 +69,11 @@ def attention(  # noqa: PLR0913
         A positive number c: scores s become c tanh(s / c).
     cu_seqlens : array or tuple of two arrays, optional
         Sequences of different lengths, one after the other in a batch of 1: sequence i has the
-        rows cu_seqlens[i] to cu_seqlens[i + 1] - 1. s32, where kernels run, ascending from 0. Rows behind
+        rows cu_seqlens[i] to cu_seqlens[i + 1] - 1. s32, where kernels run, ascending from 0. Rows past
         the last sequence are not written. A tuple has one array for the queries and one for the keys.
     block_table : array, optional
         Keys and values in pages, with cu_seqlens: k and v are (pages, key heads, page size, D),
-        and block_table[i, j] is the number of page j of sequence i. s32; entries behind the last
+        and block_table[i, j] is the number of page j of sequence i. s32; entries past the last
         page of a sequence are not used. The page size is 16, 32 or a multiple of 64.
     out : array, optional
         (batch, heads, queries, D of v), of the type of q; it shares no memory with the operands.
@@ -195,7 +195,7 @@ def _bind_sm80(
 ) -> Callable[..., None]:
     batch, heads, queries, _ = descriptions["q"].shape
     sequences = arrays[5].shape[0] - 1 if traits.packed else batch
-    # A packed sequence may have all queries; CTAs behind the end of a sequence have no work.
+    # A packed sequence may have all queries; CTAs past the end of a sequence have no work.
     grid, options = (cdiv(queries, ampere.ROWS), heads, sequences), {"traits": traits}
 
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:

@@ -80,7 +80,7 @@ def attention_backward(  # noqa: PLR0913
     -------
     tuple of three arrays
         dq, dk and dv, of the shapes and the type of q, k and v. Those of torch keep the order of axes
-        in memory, too. Rows behind the last sequence of cu_seqlens are not written.
+        in memory, too. Rows past the last sequence of cu_seqlens are not written.
 
     Raises
     ------
@@ -172,7 +172,7 @@ class Workspaces:
     slots : int
         Blocks of all heads and sequences, see Sequence.slot.
     groups : tuple of shapes
-        Of dK and dV of each group of heads, if several groups share keys.
+        Shapes of dK and dV of each group of heads, if several groups share keys.
     """
 
     BM: int
@@ -225,7 +225,7 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         return before, (q, k, v, grad, *rows, dk, dv, *last), (q, k, v, grad, *rows, dq, *last)
 
-    # A packed sequence may have all queries, or all keys; CTAs behind the end of one have no work.
+    # A packed sequence may have all queries, or all keys; CTAs past the end of one have no work.
     key_grid = cdiv(keys, ampere.ROWS), kv_heads, sequences
     launches = (
         (sum_rows, spaces.grid, THREADS, {"BM": ampere.ROWS, "traits": traits}),

@@ -29,15 +29,15 @@ class AttentionPlan:
     family : str
         "sm80" or "sm90".
     dtype : DType
-        Of the arrays.
+        Element type of the arrays.
     traits : AttentionTraits
         Compile-time properties.
     shared_by : int
         Heads of q that share a head of k and v.
     config : AttentionConfig or None
-        Of "sm90".
+        Configuration of "sm90"; None for "sm80".
     gradients : BackwardConfig or None
-        Of "sm90" without pages.
+        Configuration of the backward pass of "sm90"; None for "sm80", and with pages.
     splits : int
         Groups of the heads of q that share a head of k and v. Each group has its own sums of dK and dV.
     """

@@ -42,7 +42,7 @@ def export_gemm(
     arch : str, optional
         None: the architecture on which kernels run now.
     name : str
-        Of the files and of the functions in C.
+        Name of the files and of the functions in C.
     form : {"cubin", "ptx"}
         Machine code, or text that the driver compiles.
     **options : keywords
@@ -52,7 +52,7 @@ def export_gemm(
     Returns
     -------
     Path
-        Of the description in JSON; see `Kernel.export`.
+        Path of the description in JSON; see `Kernel.export`.
 
     Raises
     ------

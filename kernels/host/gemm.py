@@ -89,10 +89,10 @@ def gemm(  # noqa: PLR0913
         A whole number for s8. None: 1 with C, else 0.
     out : array, optional
         Receives the result, and is returned. It shares no memory with the operands, but may be C
-        itself. None: a new array beside A.
+        itself. None: a new array on A's device.
     out_dtype : dtype, optional
-        Of the result: f16 or f32 of f16, bf16 or f32 of bf16, f32 of f32, s32 of s8, f64 of f64,
-        bf16, f16 or f32 of fp8. None: that of `out`, else the first of these.
+        Type of the result: f16 or f32 of f16 operands, bf16 or f32 of bf16, f32 of f32, s32 of s8, f64
+        of f64, bf16, f16 or f32 of fp8. None: the type of `out`, else the first of these.
     accumulate : dtype or "fast", optional
         tc.f16 adds f16 products up in f16. "fast" leaves accumulators of fp8 products in the tensor
         cores, which keep 13 bits below the leading one; None is to promote them to f32 every 128 of
@@ -110,7 +110,7 @@ def gemm(  # noqa: PLR0913
         Receives the row results, f32 (s32 of s8 products) of shape (len(row_reductions), [batch,]
         M). None: a new array.
     precision : {"f32", "tf32"}, optional
-        Of f32 products. "f32", the default, has the accuracy of f32: each element is split in two
+        Precision of f32 products. "f32", the default, has the accuracy of f32: each element is split in two
         tf32, which makes three products of one. "tf32" is about three times as fast, and multiplies
         only the first 11 significant bits.
     bits : {"any", "batch_invariant"}
@@ -123,8 +123,8 @@ def gemm(  # noqa: PLR0913
         The tile and its pipeline. None: the choice of `plan`. Packed weights take a PackedConfig (of
         family "sm80"), a HopperPackedConfig, or a HopperConfig with swap_ab=True.
     stream : stream, optional
-        Of Numba, torch, CuPy or cuda.core, or its handle. None: the current stream of the library
-        of the arrays.
+        A stream of Numba, torch, CuPy or cuda.core, or its handle. None: the current stream of the
+        library of the arrays.
 
     Returns
     -------

@@ -89,6 +89,7 @@ def _prepare_k_grouped(
     stream: Any,
     config: HopperConfig | None,
 ) -> PreparedCall:
+    """Check the operands, but not the values of the offsets; choose and bind the kernel."""
     read = described(a=a, b=b, offsets=offsets)
     in_a, in_b, in_offsets = read.values()
     dtype = operands.check_half_precision(a=in_a, b=in_b)

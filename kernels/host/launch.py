@@ -28,7 +28,7 @@ from tensorcore_dsl.kernels.host.operands import check_bits
 from tensorcore_dsl.kernels.problem.recording import Bound, is_recording, recorder
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue, split_args
 
-MAX_ENTRIES = 1024  # beyond, the oldest goes
+MAX_ENTRIES = 1024  # calls in the dispatch cache; a further one replaces the oldest
 _cached: dict[Any, Any] = {}
 
 
@@ -76,7 +76,7 @@ class PreparedCall:
     launch : function
         The bound launch.
     scalars : tuple
-        Arguments of the launch behind the arrays.
+        Arguments of the launch after the arrays.
     allocate_rows : function or None
         Makes an array like its argument for the results of row reductions. None: there are none.
     """
@@ -88,11 +88,11 @@ class PreparedCall:
     allocate_rows: Callable[[Any], Any] | None = None
 
     def result(self, like: Any, out: Any) -> Any:
-        """`out`, or a new array beside `like`."""
+        """`out`, or a new array on the device of `like`."""
         return empty_like(like, self.shape, self.dtype) if out is None else out
 
     def run(self, out: Any, *operands: Any, values: tuple[Any, ...] = ()) -> Any:
-        """Launch with `operands` before the result and `values` behind it; returns the result."""
+        """Launch with `operands` before the result and `values` after it; returns the result."""
         out = self.result(operands[0], out)
         self.launch(*operands, out, *values)
         return out
@@ -132,7 +132,7 @@ def call_with_c(
 ) -> Any:
     """Launch the cached call of prepare() on operands, C, the result, scalars and epilogue arguments.
 
-    arrays: the arrays of the operands. like: the operand beside which a new result lies.
+    arrays: the arrays of the operands. like: an operand on the device of a new result.
     """
     results = () if out is None else (out,)
     key = (*key, c is None, *extra.key)

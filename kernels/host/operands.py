@@ -10,7 +10,6 @@ from tensorcore_dsl.host import Description, describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.arguments import described, element_type, f32_number, number, present, shown
 from tensorcore_dsl.kernels.host.arrays import empty_like
-from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.problem.gemm_problem import BITS, FAST, GemmProblem, accumulator_dtype
 from tensorcore_dsl.kernels.user_functions import Epilogue
@@ -61,12 +60,6 @@ def describe_operands(
     """Describe A, B and C; refuse operands that cannot be multiplied and added."""
     if isinstance(b, SparseMatrix):
         raise tc.ArgumentError("b is a SparseMatrix; only a may be one")
-    for name, x, kind in (("a", a, SparseMatrix), ("b", b, PackedWeights)):
-        if isinstance(x, kind):
-            raise tc.ArgumentError(
-                f"{name} is {x!r}; tuning is of dense products. kernels.plan tells the configuration that "
-                "is chosen for it, and kernels.gemm takes config="
-            )
     descriptions = described(a=a, b=b, **present(c=c))
     operands = descriptions["a"], descriptions["b"], descriptions.get("c")
     check_operands(*operands, beta)
@@ -116,7 +109,7 @@ def _check_c(c: Description, dtype: tc.DType, shape: tuple[int, ...]) -> None:
     added = (*ADDENDS, *S32_ADDENDS) if dtype.is_float else S32_ADDENDS
     if c.type.dtype not in added:
         allowed = ", ".join(map(str, added))
-        raise tc.ArgumentError(f"c holds {c.type.dtype}; to a product of {dtype} are added {allowed}")
+        raise tc.ArgumentError(f"c holds {c.type.dtype}; gemm adds {allowed} to a product of {dtype}")
 
 
 def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
@@ -172,7 +165,7 @@ def output_dtype(dtype: tc.DType, out_dtype: Any) -> tc.DType:
 def result_array(
     like: Any, out: Any, dtype: tc.DType, shape: tuple[int, ...], out_dtype: Any = None
 ) -> tuple[Any, Description]:
-    """`out`, or a new array of `out_dtype` beside `like`, and its description.
+    """`out`, or a new array of `out_dtype` on the device of `like`, and its description.
 
     Refuses an `out` that cannot receive a product of `dtype` of this shape, or whose elements are
     not of `out_dtype`.

@@ -22,7 +22,7 @@ SOURCES: dict[Any, tuple[Any, ...]] = {
     tc.e4m3: (tc.e4m3,),
 }
 SCALES = (tc.f16, tc.bf16, tc.f32)
-GROUPS = (32, 64)  # elements along K of a scale, beside multiples of CHUNK
+GROUPS = (32, 64)  # elements along K of a scale; multiples of CHUNK are allowed, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class PackedWeights:
     zeros : array or None
         u8, (groups along K, N): zero points of u4.
     shape : tuple of int
-        Of the whole matrix B, (K, N).
+        Shape of the whole matrix B, (K, N).
     dtype : DType
-        Of the weights: s4, u4, s8 or e4m3.
+        Type of the weights: s4, u4, s8 or e4m3.
 
     See Also
     --------

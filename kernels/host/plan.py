@@ -106,7 +106,7 @@ class Plan:
         return ("config", self.config), ("traits", self.traits), *self.extra
 
     def workspace(self, a: Any, stream: Any = None) -> tuple[Any, ...]:
-        """Make the kernel's arguments behind operands and scalars, for a launch with this A."""
+        """Make the kernel's arguments after operands and scalars, for a launch with this A."""
         partials = () if self.partials is None else (allocate_partials(a, *self.partials, stream),)
         if self.streamk is None:
             return partials
@@ -332,7 +332,8 @@ def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | VectorConfig | No
     grid = cdiv(problem.M, config.BM) * cdiv(problem.N, config.BN) * config.split_k
     if isinstance(config, VectorConfig):
         return _plan_vectors(problem, config, grid)
-    rows, depth = 8 if problem.dtype == tc.f64 else 16, 32 // problem.dtype.itemsize  # of one product
+    # Rows and depth of one instruction.
+    rows, depth = 8 if problem.dtype == tc.f64 else 16, 32 // problem.dtype.itemsize
     if config.WM % rows or config.WN % 8 or config.BK % depth:
         raise tc.ArgumentError(
             f"for {problem.dtype}, WM is a multiple of {rows}, WN of 8 and BK of {depth}: {config}"
@@ -394,7 +395,7 @@ def is_f64_pipelined(problem: GemmProblem, config: AmpereConfig) -> bool:
         problem.multiplied_as == tc.f64
         and has_wgmma()
         and not any(n % WIDTH for n in (config.WM, config.WN, config.BK))
-        and max(config.BM, config.BN, config.BK) <= 256  # of a TMA box
+        and max(config.BM, config.BN, config.BK) <= 256  # the limit of a TMA box
     )
 
 

@@ -55,7 +55,7 @@ def plan(  # noqa: PLR0913
     a, b, c, d : array
         Operands and result, as for `gemm`. A may be a `SparseMatrix`, and B `PackedWeights`.
     out_dtype : dtype, optional
-        Of the result, as for `gemm`.
+        Type of the result, as for `gemm`.
     alpha, beta : float
         As for `gemm`.
     accumulate, precision, bits, family, config : optional

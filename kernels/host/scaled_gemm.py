@@ -113,6 +113,7 @@ def _prepare_scaled(
     config: HopperConfig | None,
     out_dtype: Any,
 ) -> PreparedCall:
+    """Check the operands and scales; choose and bind the kernel."""
     read = described(a=a, b=b, a_scales=a_scales, b_scales=b_scales) | extra.described()
     in_a, in_b = _matrices(read)
     dtype = in_a.type.dtype
@@ -240,6 +241,7 @@ def _prepare_requantised(
     config: HopperConfig | None,
     stream: Any,
 ) -> PreparedCall:
+    """Check the operands and the scale; choose and bind the kernel."""
     check_stream(stream)
     read = described(a=a, b=b, **({} if one else {"scale": scale}))
     in_a, in_b = _matrices(read)

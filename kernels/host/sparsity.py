@@ -35,7 +35,7 @@ class SparseMatrix:
         s32, (blocks of 64 rows, stages of 128 bytes of K, 128 threads x words); see
         hopper/sparse_packing.py.
     shape : tuple of int
-        Of the whole matrix.
+        Shape of the whole matrix.
 
     See Also
     --------

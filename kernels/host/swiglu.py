@@ -90,6 +90,7 @@ def _prepare_swiglu(
     stream: Any,
     config: HopperConfig | None,
 ) -> PreparedCall:
+    """Check the operands; choose and bind the kernel."""
     descriptions = described(x=x, w_gate=w_gate, w_up=w_up)
     dtype = operands.check_half_precision(**descriptions)
     shapes = [operands.check_rank(name, operand, 2) for name, operand in descriptions.items()]

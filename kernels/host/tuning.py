@@ -29,6 +29,8 @@ from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.gemm import describe_gemm, gemm, with_line_strides_of
 from tensorcore_dsl.kernels.host.operands import GemmOptions
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
+from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.problem.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
 from tensorcore_dsl.kernels.problem.padding import converted, gemm_copies, with_copies
@@ -101,6 +103,12 @@ def tune(  # noqa: PLR0913
     """
     if timer is None and current_target() != "cuda":
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")
+    for name, x, kind in (("a", a, SparseMatrix), ("b", b, PackedWeights)):
+        if isinstance(x, kind):
+            raise tc.ArgumentError(
+                f"{name} is {x!r}; `tune` takes dense operands. kernels.plan chooses the configuration of "
+                "this product, and kernels.gemm takes config="
+            )
     configurations = None if candidates is None else _configurations(candidates)
     if not isinstance(device, (str, type(None))):
         raise tc.ArgumentError(f"device is {brief(device)}; it must be the name of a GPU")

@@ -78,7 +78,7 @@ def warm(
     sizes : iterable of (int, int, int)
         M, N, K of products. Default: rows from 1 to 8192, and the layers of known models.
     layouts : iterable of str
-        Of A and B: "row.col" (both K-major), "row.row", "col.row" or "col.col".
+        Layouts of A and B: "row.col" (both K-major), "row.row", "col.row" or "col.col".
     accumulate : DType or "fast", optional
         As in `gemm`.
     processes : int, optional

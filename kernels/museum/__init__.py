@@ -21,7 +21,7 @@ KINDS = (
     "dependent launch", "proxy fence", "asynchronous store", "tensor map", "wgmma", "mbarrier",
     "named barrier", "cluster", "shared memory", "global flag", "cp.async", "layout", "bounds and alignment",
 )  # fmt: skip
-ORDERS = 5  # of launches that may overlap
+ORDERS = 5  # orders of launches that may overlap
 
 
 @dataclass(frozen=True)

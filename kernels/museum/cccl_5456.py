@@ -1,4 +1,4 @@
-"""The wait stands behind the first read.
+"""The wait stands after the first read.
 
 cub::DeviceMergeSort launches its merge as a dependent launch of the kernel that computes where each tile's
 partition begins and ends. The merge waited before it loaded keys, but after it had loaded the two bounds.

@@ -7,7 +7,7 @@ was merged puts a proxy fence for shared memory between the producer's wait and 
 
 An arrival says that a load was issued before it, not that the async proxy comes after it. The emulator
 reports the TMA load and the ordinary load whose bytes it overwrites. One fence on the path is enough: here it
-is the thread that issues the copy that fences, behind its wait.
+is the thread that issues the copy that fences, after its wait.
 """
 
 from __future__ import annotations

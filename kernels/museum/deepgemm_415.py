@@ -1,6 +1,6 @@
 """Half of a cluster expects a multicast.
 
-DeepGEMM's k-grouped GEMM lays the tiles of all groups one behind the other, and pairs of neighbouring CTAs
+DeepGEMM's k-grouped GEMM lays the tiles of all groups one after the other, and pairs of neighbouring CTAs
 form a cluster. A group with an odd number of tiles leaves a pair whose two CTAs work on different groups. One
 of them concludes that the multicast is not valid and loads for itself alone. The other one waits for bytes
 that only its neighbour would send. The kernel hangs; where it does not, it multiplies the wrong tile. Two
@@ -34,7 +34,7 @@ def grouped(b: tc.Array, out: tc.Array, tiles_per_group: tc.Const, fixed: tc.Con
     if fixed:
         pair = block - rank
         multicast = pair // tiles_per_group == (pair + 1) // tiles_per_group
-    else:  # "my neighbour's tile is of my group": the last tile of a group has none behind it
+    else:  # "my neighbour's tile is of my group": the last tile of a group has none after it
         multicast = block % tiles_per_group != tiles_per_group - 1
     if lane == 0:
         full.arrive_expect_tx(box.bytes)

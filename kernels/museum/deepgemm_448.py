@@ -2,7 +2,7 @@
 
 DeepGEMM's tf32 GEMM for Hopper takes A from registers. Each iteration loaded its fragment of A before it
 waited for the product of the iteration before, which reads the same registers while it runs. Equal inputs
-gave unequal results. The report (#449) and its fix were open in September 2026. The fix waits directly behind
+gave unequal results. The report (#449) and its fix were open in September 2026. The fix waits directly after
 the commit, which costs speed.
 
 `wgmma` with A in registers reads them asynchronously, until somebody waits for its group. The emulator

@@ -6,7 +6,7 @@ proxy fence was missing. It had mostly worked. An audit of the kernels against t
 the same gap on a second path, which only empty sequences take.
 
 The emulator notes through which proxy each byte was written, and whether a proxy fence stands on the path to
-the reader. The report names the ordinary store and the TMA store. The cure: each writing thread fences behind
+the reader. The report names the ordinary store and the TMA store. The cure: each writing thread fences after
 its last store, before the threads meet.
 """
 

@@ -6,7 +6,7 @@ bytes there updates the barrier through the other proxy. It can hang, or count i
 adds the fence in three places.
 
 The emulator knows which mbarriers were fenced since their initialisation, and reports the first copy that
-counts bytes on one that was not. The cure is `tc.fence_mbarrier_init()` behind `init`, by the same thread,
+counts bytes on one that was not. The cure is `tc.fence_mbarrier_init()` after `init`, by the same thread,
 before the others learn of the barrier.
 """
 

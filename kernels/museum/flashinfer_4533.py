@@ -7,7 +7,7 @@ single CTA hung about once in 25 requests, and the first version of the pull req
 small form has two pairs of warps.
 
 The hardware has 16 barriers for each block and no idea which warps belong together. The emulator reports the
-arrival that is not ordered behind the phase before, or the data that were read too early. The cure: a number
+arrival that is not ordered after the phase before, or the data that were read too early. The cure: a number
 for each pair.
 """
 

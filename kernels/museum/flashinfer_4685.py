@@ -3,11 +3,11 @@
 In a GEMM for few tokens, one warp loads the activations by TMA and another warp loads the weights and their
 scales. The epilogue reads a scale of the whole product. Only the warp of the activations waited for the
 launch in front. A reviewer of the pull request saw it: the wait counts for the thread that calls it, and
-nothing ordered the other warps behind it.
+nothing ordered the other warps after it.
 
 The emulator keeps for each thread what it knows of the others, the launch in front included. The second warp
-reads the scale without a wait of its own, and without a barrier behind the wait of the first warp. The cure:
-let every warp wait that reads what the launch in front writes, or let the warps meet behind one wait.
+reads the scale without a wait of its own, and without a barrier after the wait of the first warp. The cure:
+let every warp wait that reads what the launch in front writes, or let the warps meet after one wait.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ phase without the I/O warps; a later phase starves. On a GB10 the tests timed ou
 showed I/O warps at the barrier after the math warps had ended.
 
 At most one arrival may be outstanding at a barrier. The emulator reports the arrival that nothing orders
-behind the phase before. The cure alternates between two barriers by the parity of the tile. A warp that runs
+after the phase before. The cure alternates between two barriers by the parity of the tile. A warp that runs
 ahead lands at the other one, and it cannot run two tiles ahead.
 """
 

@@ -3,7 +3,7 @@
 An all-reduce that is fused with a normalisation keeps its operands in a small object. The object's
 constructor loads the first row of the residual; it stands before the wait for the launch in front. Each
 thread keeps that row in registers and never loads it again, so that a stale residual goes into both results.
-The pull request moves the construction behind the wait. It was open in September 2026.
+The pull request moves the construction after the wait. It was open in September 2026.
 
 In source code the wait stands near the top of the kernel, and the loads are hidden in a class. The emulator
 inlines everything and reports the load at its own line, with the call that leads there. The cure is to

@@ -1,6 +1,6 @@
 """A tail that nobody has filled.
 
-SageAttention loads its tiles by `cp.async`. For rows behind the end of the sequence the copy was left out,
+SageAttention loads its tiles by `cp.async`. For rows past the end of the sequence the copy was left out,
 and the tile kept what lay in shared memory before. Their scores are masked after the product, which does not
 help: whatever the garbage multiplies may be NaN, and 0 times NaN is NaN. Sequences of 9 or 12 tokens gave
 noise in place of pictures, depending on which kernel had run before. The pull request lets the copy fill the

@@ -1,13 +1,13 @@
 """One warpgroup stages the next slice under the product of the other one.
 
 A fuzzer of TileLang's compiler found a warp-specialised GEMM whose operand is staged by all threads and read
-by the products of two warpgroups. The compiler put a barrier behind the copy and none at the end of the loop.
+by the products of two warpgroups. The compiler put a barrier after the copy and none at the end of the loop.
 The first warpgroup that has finished its product starts to copy the next slice, under the other one that
 still multiplies. On a GPU with synchronous products the same code was right, and so is the pipelined form.
 
 Each warpgroup has waited for its own product, not for that of the other one. The emulator reports the store
 over bytes that a product in flight still reads, or the store and the product as a race. The cure: one barrier
-behind the waits.
+after the waits.
 """
 
 from __future__ import annotations

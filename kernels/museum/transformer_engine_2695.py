@@ -6,7 +6,7 @@ missing. The barrier is there, and the values are read before it: a reviewer cal
 
 A load that is late may return what TMA brings next, because a barrier orders only accesses through one proxy.
 The emulator applies the rule to reads as well as to writes and names both. The cure: each reader fences
-behind its loads, before the threads meet.
+after its loads, before the threads meet.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def quantise(x: tc.Array, out: tc.Array, fixed: tc.Const):
     tile, t = tc.shared((4, 32), tc.s32, align=128), tc.threadIdx.x
     for i in range(x.shape[0] // 4):
         if fixed:
-            tc.barrier()  # behind the leader's wait below
+            tc.barrier()  # after the leader's wait below
         tile[t // 32, t % 32] = 2 * x[4 * i + t // 32, t % 32]  # race: first
         tc.fence_proxy_async()
         tc.barrier()

@@ -7,7 +7,7 @@ and the load warps later wait for ever. Servers hung under load. The fix turns t
 into a wait.
 
 A named barrier counts threads and does not know who they are. The emulator therefore demands that an arrival
-is ordered behind the phase before. It reports one that is not, also where its own run goes well. The cure is
+is ordered after the phase before. It reports one that is not, also where its own run goes well. The cure is
 to wait in the short cut, too.
 """
 

@@ -122,8 +122,11 @@ def obstacles(problem: GemmProblem) -> dict[str, str]:
 
 
 def stores_without_tma(d: Description) -> bool:
-    """Whether threads store D. TMA writes only rows at ascending multiples of 16 bytes. It also writes
-    whole units of 16 bytes, the last one beyond the row's end (triton-lang/triton issue 11583)."""
+    """Whether threads store D, because TMA cannot.
+
+    TMA writes only rows at ascending multiples of 16 bytes. It also writes whole units of 16 bytes,
+    the last one beyond the row's end (triton-lang/triton issue 11583).
+    """
     unit = d.type.unit[-2:]
     widths = [n for n, one in zip(d.shape[-2:], unit, strict=True) if one]
     whole = all(n * d.type.dtype.bits % 128 == 0 for n in widths)

@@ -137,8 +137,10 @@ def result_copy(argument: int, d: Description, by_tma: bool = False) -> Copy | N
 
 
 def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
-    """List f16 copies of fp8 operands: A and B on targets without fp8 kernels, and C on targets
-    without instructions that convert fp8."""
+    """List the f16 copies of fp8 operands.
+
+    A and B have copies on targets without fp8 kernels, and C on targets that cannot convert fp8.
+    """
     where, copies = target_arch(), []
     product, adds = has_wgmma(), where.number >= 89 or not problem.reads_c
     for name, takes, axis in (("a", product, ROWS), ("b", product, COLUMNS), ("c", adds, ROWS)):

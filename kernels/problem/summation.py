@@ -32,7 +32,7 @@ MMA_DEPTHS: dict[tc.DType, int] = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 3
 
 @dataclass(frozen=True)
 class Summation:
-    """How an element of D is summed and rounded: where this is equal, so are the bits.
+    """How an element of D is summed and rounded. If it is equal, the bits are equal, too.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Summation:
             "epilogue": self._epilogue(),
         }
         if self.row_parts:
-            text["row sums"] = f"of {self.row_parts} columns each, then from the left"
+            text["row sums"] = f"parts of {self.row_parts} columns are summed, then added from the left"
         return text
 
     def _products(self) -> str:
@@ -113,8 +113,8 @@ class Summation:
             rounded = f" times their scales, rounded to {self.dtype}" if self.scales == "weights" else ""
             return f"{self.types}{rounded}, {self.depth} of K in an instruction"
         return (
-            f"{self.dtype} as two tf32: all low high, all high low, then all high high of "
-            f"{self.promoted} of K, {self.depth} of K in an instruction"
+            f"{self.dtype} as two tf32, high and low: for each {self.promoted} of K all low * high, all "
+            f"high * low, then all high * high, {self.depth} of K in an instruction"
         )
 
     def _order(self) -> str:
@@ -141,8 +141,8 @@ class Summation:
         if self.streamk:
             units, step, rows, columns, group_m, *sizes = self.streamk
             return (
-                f"{text}; divided by the place in D: {units} units of stream-K share tiles of "
-                f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}, "
+                f"{text}; stream-K divides K by the place in D: {units} units share the tiles of "
+                f"{rows}x{columns}, {group_m} in a group, of a product of {'x'.join(map(str, sizes))}, "
                 f"in steps of {step}"
             )
         if len(self.parts) > 1:
@@ -260,7 +260,7 @@ def _instruction(dtype: tc.DType, in_f16: bool, hopper: bool, arch: str) -> tupl
     element = tc.tf32 if dtype == tc.f32 else dtype
     sums_in = tc.f16 if in_f16 else None
     if hopper:
-        wide = tc.f32 if element == tc.tf32 else element  # as its arrays hold it
+        wide = tc.f32 if element == tc.tf32 else element  # arrays hold tf32 as f32
         mma = select_wgmma(wide, wide, 64, sums_in)
     else:
         shape = getattr(tc.mma, f"m16n8k{MMA_DEPTHS[element]}")

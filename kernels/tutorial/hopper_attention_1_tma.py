@@ -49,7 +49,7 @@ def attention_kernel(
     end = min(keys, first + BM + ahead) if causal else keys
 
     def load(start, stage):
-        """Load the keys and values from `start` on. TMA writes zeros behind the last key."""
+        """Load the keys and values from `start` on. TMA writes zeros past the last key."""
         full[stage].arrive_expect_tx(slabs * (map_k.bytes + map_v.bytes))
         for slab in tc.static_range(slabs):
             place = batch, head, start, slab * SLAB
@@ -82,7 +82,7 @@ def attention_kernel(
         tc.wgmma_commit()
         tc.wgmma_wait(0)
 
-        # Only tiles at an edge need a mask: behind the last key, or on the diagonal.
+        # Only tiles at an edge need a mask: past the last key, or on the diagonal.
         edge = start + BN > keys
         if causal:
             edge = edge | (start + BN - 1 > first + ahead)
@@ -133,7 +133,7 @@ def softmax(scores, best, total, scale):
 
 
 def advance(stage, phase):
-    """Advance to the next stage; the parity flips behind the last one."""
+    """Advance to the next stage; the parity flips after the last one."""
     last = stage == STAGES - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 

@@ -101,7 +101,7 @@ def attention_kernel(
         return out
 
     def softmax_step(scores, row, start, best, total):
-        """Mask the tiles at an edge: behind the last key, or on the diagonal. Then one softmax step."""
+        """Mask the tiles at an edge: past the last key, or on the diagonal. Then one softmax step."""
         edge = start + BN > keys
         if causal:
             edge = edge | (start + BN - 1 > row + ahead)
@@ -161,7 +161,7 @@ def softmax(scores, best, total, scale):
 
 
 def advance(stage, phase):
-    """Advance to the next stage; the parity flips behind the last one."""
+    """Advance to the next stage; the parity flips after the last one."""
     last = stage == STAGES - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 

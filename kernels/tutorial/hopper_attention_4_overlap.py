@@ -102,7 +102,7 @@ def attention_kernel(
         return out
 
     def softmax_step(scores, row, start, best, total):
-        """Mask the tiles at an edge: behind the last key, or on the diagonal. Then one softmax step."""
+        """Mask the tiles at an edge: past the last key, or on the diagonal. Then one softmax step."""
         edge = start + BN > keys
         if causal:
             edge = edge | (start + BN - 1 > row + ahead)
@@ -131,7 +131,7 @@ def attention_kernel(
             scores = issue_scores(scores, consumer, next_stage)
             full_v[stage].wait(phase)
             out = issue_output(out, p, stage)
-            # The other consumer issues its products behind these two.
+            # The other consumer issues its products after these two.
             tc.barrier_arrive(TURN + 1 - consumer, 256)
             tc.wgmma_wait(1)  # the scores are complete, the output may still be in flight
             empty_k[next_stage].arrive(pred=leader)
@@ -181,7 +181,7 @@ def softmax(scores, best, total, scale):
 
 
 def keep_behind(total, spare):
-    """Keep the next wait behind the softmax, whose last result is `total`.
+    """Keep the next wait after the softmax, whose last result is `total`.
 
     ptxas moves a wait up past arithmetic, and then nothing overlaps. It does not move a wait past a
     store. Sums are positive, so nothing is stored.
@@ -191,7 +191,7 @@ def keep_behind(total, spare):
 
 
 def advance(stage, phase):
-    """Advance to the next stage; the parity flips behind the last one."""
+    """Advance to the next stage; the parity flips after the last one."""
     last = stage == STAGES - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 

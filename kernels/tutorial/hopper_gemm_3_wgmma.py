@@ -60,7 +60,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
         acc = tc.wgmma_async(mma, acc, tile_a[stage, warpgroup], tile_b[stage])
         tc.wgmma_commit()
         # All of this warpgroup's wgmma have finished before it reaches the next barrier, which is
-        # what permits the copies behind that barrier to overwrite this stage.
+        # what permits the copies after that barrier to overwrite this stage.
         tc.wgmma_wait(0)
     store_tile(acc, d, m + 64 * warpgroup, n)
 

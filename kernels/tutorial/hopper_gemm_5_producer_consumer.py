@@ -79,7 +79,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
 
 def advance(stage, phase):
-    """Advance to the next stage; the parity flips behind the last one."""
+    """Advance to the next stage; the parity flips after the last one."""
     last = stage == STAGES - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 

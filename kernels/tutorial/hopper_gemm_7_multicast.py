@@ -20,7 +20,7 @@ CLUSTER = 2  # CTAs, one below the other
 MULTICAST_MASK = (1 << CLUSTER) - 1  # bit r: the CTA of rank r receives the box
 CONSUMERS = BM // 64
 THREADS = 128 * (1 + CONSUMERS)
-STAGE_BYTES = (BM + BN) * BK * 2  # that land in one CTA, from both producers
+STAGE_BYTES = (BM + BN) * BK * 2  # bytes that land in one CTA, from both producers
 EPI_N = 64  # columns of a staging buffer: rows of 128 bytes, one swizzle wide
 
 
@@ -112,7 +112,7 @@ def release(empty, pred):
 
 
 def advance(stage, phase):
-    """Advance to the next stage; the parity flips behind the last one."""
+    """Advance to the next stage; the parity flips after the last one."""
     last = stage == STAGES - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 

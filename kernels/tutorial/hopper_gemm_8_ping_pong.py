@@ -133,7 +133,7 @@ def release(empty, pred):
 
 
 def advance(stage, phase, stages):
-    """Advance to the next stage; the parity flips behind the last one."""
+    """Advance to the next stage; the parity flips after the last one."""
     last = stage == stages - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
