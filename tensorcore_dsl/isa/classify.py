@@ -40,6 +40,12 @@ def is_integer_division(instr: Instruction) -> bool:
     return instr.opcode in ("div", "rem") and instr.results[0].dtype.is_integer
 
 
+def is_dense_product(instr: Instruction) -> bool:
+    """True for dense matrix products of warps without scales: a, b and c are all their operands."""
+    names = [operand.name for operand in instr.operands]
+    return instr.opcode in ("mma", "wmma") and names == ["a", "b", "c"]
+
+
 def may_return_address(instr: Instruction) -> bool:
     """True if the result may point into the array that an operand points into.
 

@@ -7,7 +7,7 @@ or from registers; PTX has one mnemonic for both, so the table appends `.registe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -142,27 +142,6 @@ def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
     return groups
 
 
-class Buffers:
-    """Memory for the operands of a product and its prepared form.
-
-    One instruction of a program uses it for all of its executions.
-    """
-
-    def __init__(self) -> None:
-        self.lines: dict[str, np.ndarray] = {}
-        self.prepared: Any = None
-        self.arrays: Sequence[np.ndarray | None] = ()  # arrays of the prepared form
-        self.chain: Buffers | None = None  # buffers of the joined product that starts here
-
-    def of(self, name: str, groups: int, lines: Lines) -> np.ndarray:
-        """Buffer for the lines of an operand."""
-        shape = groups, *lines.shape
-        buffer = self.lines.get(name)
-        if buffer is None or buffer.shape != shape:
-            buffer = self.lines[name] = np.empty(shape, np.uint32)
-        return buffer
-
-
 class Multiplication:
     """d = scale_a * a * scale_b * b + (c if scale_d else +0), for the active warpgroups.
 
@@ -170,30 +149,16 @@ class Multiplication:
     ----------
     whole : array
         (warpgroups,) bool: the active warpgroups.
-    out : array or None
-        Registers that receive d: contiguous, or (by `tc.emulate`) with the registers of a thread as
-        neighbours.
     c : array
         Register image of C.
     lines : dict
-        By name, the operands in shared memory and their buffers.
-    dropped : array or None
-        (warpgroups,) bool: warpgroups that set C to zero in place, because `scale_d` is false.
+        By name, the operands in shared memory and the words that they are read to.
     """
 
-    def __init__(
-        self,
-        ctx: Context,
-        instr: Instruction,
-        c: Any,
-        *operands: Any,
-        out: np.ndarray | None = None,
-        buffers: Buffers | None = None,
-    ) -> None:
+    def __init__(self, ctx: Context, instr: Instruction, c: Any, *operands: Any) -> None:
         by_name = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
-        self.ctx, self.instr, self.by_name, self.out = ctx, instr, by_name, out
+        self.ctx, self.instr, self.by_name = ctx, instr, by_name
         self.whole = whole_groups(ctx, instr)
-        self.buffers = buffers or Buffers()
         self.product, _ = fragments.prepared(instr)
         sizes = {"a": 64, "b": self.product.n}
         depths = {"a": self.product.stored, "b": self.product.k}
@@ -203,37 +168,31 @@ class Multiplication:
             if bits is not None:
                 transposed = by_name.get(f"trans_{name}", 0) == 1
                 lines = Lines.of(ctx, instr, name, bits, rows, depths[name], self.whole, transposed)
-                self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
-        c = c if c is out else fragments.image(ctx, instr, "c", c)
-        self.dropped: np.ndarray | None = None
+                self.lines[name] = lines, self.room(name, lines)
+        self.c = self.image(c)
         keep = np.asarray(by_name["scale_d"], bool)
         if not keep.all():
             keep = np.broadcast_to(keep, (ctx.threads,))
             if not keep.reshape(-1, THREADS)[self.whole].all():
-                self.dropped = self._dropped(keep) if c is self.out else None
-                if self.dropped is None:
-                    c = np.where(keep, c, np.uint32(0))
-        self.c: np.ndarray = c
+                self.drop(keep)
 
-    def _dropped(self, keep: np.ndarray) -> np.ndarray | None:
-        """Warpgroups that do not keep C; None if the threads of a warpgroup differ."""
-        kept = keep.reshape(-1, THREADS)
-        dropped = self.whole & ~kept.all(axis=1)
-        return None if kept[dropped].any() else dropped
+    def room(self, name: str, lines: Lines) -> np.ndarray:
+        """Memory for the lines of an operand."""
+        return np.empty((len(self.whole), *lines.shape), np.uint32)
 
-    @property
-    def in_place(self) -> bool:
-        """True if parts of the warpgroups may be loaded and computed one after the other, directly to
-        `out`, with the prepared form."""
-        signs = {self.by_name.get(f"scale_{name}", 1) for name in "ab"}
-        plain = signs <= {1} and not self.product.sparse
-        return plain and self.c is self.out and bool(self.c.flags.c_contiguous)
+    def image(self, c: Any) -> np.ndarray:
+        """Register image of C."""
+        return fragments.image(self.ctx, self.instr, "c", c)
+
+    def drop(self, keep: np.ndarray) -> None:
+        """Take zeros for C in the threads that do not `keep` it."""
+        self.c = np.where(keep, self.c, np.uint32(0))
 
     def operand(self, name: str) -> np.ndarray:
         """Register image of A, or the loaded lines, with the sign applied."""
-        buffer = self.lines.get(name)
+        loaded = self.lines.get(name)
         by_name, kind = self.by_name, self.instr.params[name]
-        words = buffer[1] if buffer else fragments.image(self.ctx, self.instr, name, by_name[name])
+        words = loaded[1] if loaded else fragments.image(self.ctx, self.instr, name, by_name[name])
         return _negated(words, kind, by_name.get(f"scale_{name}", 1))
 
     @property
@@ -249,91 +208,35 @@ class Multiplication:
     def load(self, some: np.ndarray, names: Iterable[str] | None = None) -> None:
         """Read the named operands in shared memory for some warpgroups."""
         for name in self.lines if names is None else names:
-            lines, out = self.lines[name]
-            lines.load(self.ctx, some, out)
+            lines, words = self.lines[name]
+            lines.load(self.ctx, some, words)
 
-    def clear(self, some: np.ndarray) -> None:
-        """Set C, which is stored in D, to zero for warpgroups of `some` that do not keep it."""
-        if self.dropped is not None:
-            for group in np.flatnonzero(self.dropped & some).tolist():
-                self.c[:, group * THREADS : (group + 1) * THREADS] = 0
-
-    def run(self) -> np.ndarray:
-        """Load all operands and compute d."""
+    def run(self, out: np.ndarray | None = None) -> np.ndarray:
+        """Load all operands and compute d, in `out` if it is given."""
         from tensorcore_dsl.numerics import products
 
-        ctx = self.ctx
-        if self.in_place:
-            multiply_all([self])
-            self.note()
-            assert self.out is not None
-            return self.out
-        self.clear(self.whole)
+        ctx, by_name = self.ctx, self.by_name
         cost = CHUNK_COST * sum(x.chunks.addresses.shape[1] for x, _ in self.lines.values())
         ctx.team.share_mask(self.whole, cost, lambda some, _: self.load(some))
         self.note()
         more: dict[str, Any] = {}
         if self.product.sparse:
-            by_name = self.by_name
             selection = sparse.selection(ctx, self.instr, by_name["meta"], by_name["selector"])
             more["selection"] = selection.reshape(-1, 64, self.product.stored)
+        a, b = self.operand("a"), self.operand("b")
         return products.fragments(
-            self.product,
-            ctx.arch,
-            self.maps,
-            self.operand("a"),
-            self.operand("b"),
-            self.c,
-            active=self.whole,
-            out=self.out,
-            **more,
+            self.product, ctx.arch, self.maps, a, b, self.c, active=self.whole, out=out, **more
         )
-
-
-def prepared(steps: Sequence[Multiplication]) -> Any:
-    """Prepare the products of `steps`, whose arrays stay at their addresses."""
-    first = steps[0]
-    arrays = [x for s in steps for x in (s.operand("a"), s.operand("b"), s.c, s.out)]
-    buffers: Buffers = first.buffers
-    if list(map(id, arrays)) != list(map(id, buffers.arrays)):
-        from tensorcore_dsl.numerics import products
-
-        buffers.arrays = arrays
-        uses: Any = [arrays[i : i + 4] for i in range(0, len(arrays), 4)]
-        buffers.prepared = products.in_place(first.product, first.ctx.arch, first.maps, uses)
-    return buffers.prepared
 
 
 CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, estimated
 
 
-def share(steps: Sequence[Multiplication], do: Callable[[np.ndarray, int], None]) -> None:
-    """Compute products of the same warpgroups by `do(some, number)`, in the threads of the team."""
-    from tensorcore_dsl.numerics.products import COST
-
-    first = steps[0]
-    product = first.product
-    cost = COST * product.m * product.n * product.k * len(steps)
-    first.ctx.team.share_mask(first.whole, cost, do)
-
-
-def multiply_all(steps: list[Multiplication]) -> None:
-    """Compute products of the same warpgroups in place, in this order; each may use the result of the
-    product before."""
-    uses = [prepared([step]) for step in steps]
-
-    def do(some: np.ndarray, number: int) -> None:
-        for step, product in zip(steps, uses, strict=True):
-            step.load(some)
-            step.clear(some)
-            product.run(some, number=number)
-
-    share(steps, do)
-
-
-def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any, **where: Any) -> np.ndarray:
+def multiply(
+    ctx: Context, instr: Instruction, c: Any, *operands: Any, out: np.ndarray | None = None
+) -> np.ndarray:
     """Run a `Multiplication` with these arguments."""
-    return Multiplication(ctx, instr, c, *operands, **where).run()
+    return Multiplication(ctx, instr, c, *operands).run(out)
 
 
 @cache

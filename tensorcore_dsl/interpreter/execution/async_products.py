@@ -12,6 +12,7 @@ from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
+from tensorcore_dsl.interpreter.execution.warpgroup_products import Buffers, InPlace, Together, multiply_all
 from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.plan import (
     NO_REGIONS,
@@ -23,9 +24,7 @@ from tensorcore_dsl.interpreter.regions.plan import (
 )
 from tensorcore_dsl.interpreter.regions.run import cost_of, execute
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
-from tensorcore_dsl.isa.joined_products import Together
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, multiply_all
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ class AsyncProduct:
     loc: Any
     use: ProductUse
 
-    def multiplication(self, machine: Machine) -> Multiplication:
+    def multiplication(self, machine: Machine) -> InPlace:
         """The product of the registers' present values."""
         registers, ctx = machine.registers, cast(Any, machine.ctx)
         operands = self.fetch(registers.values)
         buffers = machine.buffers.setdefault(self.at, Buffers())
         home = registers.home(self.vreg)
-        return Multiplication(ctx, self.instr, *operands, out=home, buffers=buffers)
+        return InPlace(ctx, self.instr, *operands, out=home, buffers=buffers)
 
     def run(self, machine: Machine) -> None:
         """Execute it alone."""
@@ -76,7 +75,7 @@ def _computed(machine: Machine, products: Sequence[AsyncProduct], results: Seque
     results: for each result, the numbers of the products that add to it.
     """
     steps = [product.multiplication(machine) for product in products]
-    if not all([step.in_place for step in steps]):
+    if not all([step.possible for step in steps]):
         return False
     joined = None
     if all(steps[i].dropped is None for _, *later in results for i in later):

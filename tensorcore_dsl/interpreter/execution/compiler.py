@@ -23,11 +23,10 @@ from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
-from tensorcore_dsl.isa import classify, fragments, names
+from tensorcore_dsl.isa import classify, names
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, LaneAccess, access, operations, special_register
 from tensorcore_dsl.isa.spec import Operand
-from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
 
 @without_collections()
@@ -232,14 +231,15 @@ class _Compiler:
         blocking = Effect.BLOCKING in op.instr.effects
         warp = Effect.WARP in op.instr.effects and not blocking
         mask = steps.member_mask(op.instr, reads)
-        if op.instr.execute is multiply_async:
-            run = self._async_product(op, fetch, reads, results[0][0])
+        use = mma_hazards.product_use(op.instr, reads)
+        if use is not None:
+            run = self._async_product(op, fetch, use, results[0][0])
         else:
             make = steps.blocking if blocking else steps.plain
             run = make(steps.call(op.instr, fetch), results, self.here)
         plain, run = run, self._checked(run, op, reads, [vreg for vreg, _ in results])
         guard = None if op.guard is None else (self.value(op.guard), op.negated)
-        if run is plain and guard is None and op.instr.execute is fragments.multiply:
+        if run is plain and guard is None and classify.is_dense_product(op.instr):
             self._fuse_products(self.here, [op])
         elif run is plain and self._takes_all(op, mask):
             self._fuse_op(op, guard)
@@ -261,9 +261,7 @@ class _Compiler:
         meets = fetch if mask is not None and guard is None else None
         self.add(Step(run, op.loc, op.instr, reads, guard, writes, fetch=meets, swizzle=op.swizzle))
 
-    def _async_product(self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], vreg: int) -> Run:
-        use = mma_hazards.product_use(op.instr, reads)
-        assert use is not None
+    def _async_product(self, op: nodes.Op, fetch: steps.Fetch, use: mma_hazards.ProductUse, vreg: int) -> Run:
         product = AsyncProduct(op.instr, fetch, vreg, self.here, op.loc, use)
         if op.guard is None:
             self.products.append(product)

@@ -23,6 +23,7 @@ from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import BoundedCache, Mask, absent, divided, words
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.hang_report import Group, HangReport
+from tensorcore_dsl.interpreter.execution.warpgroup_products import Buffers
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
 from tensorcore_dsl.interpreter.regions.frame import RegionFrame, Rest, Witness
@@ -37,7 +38,6 @@ from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.fragments import RegisterProducts
-from tensorcore_dsl.isa.wgmma import Buffers
 
 POLLING_JUMPS = 64  # backward jumps before a cohort that only polls lets others run
 MAX_GRID = 1 << 31  # CTAs of a launch

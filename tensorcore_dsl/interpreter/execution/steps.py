@@ -22,7 +22,7 @@ from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.nodes import Mark
-from tensorcore_dsl.isa import fragments
+from tensorcore_dsl.isa import classify, fragments
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
@@ -94,7 +94,7 @@ def _joins(node: Any, run: list[Any]) -> bool:
     first = run[-1]
     if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
         return False
-    if node.instr is not first.instr or node.instr.execute is not fragments.multiply:
+    if node.instr is not first.instr or not classify.is_dense_product(node.instr):
         return False
     if node.guard is not None or first.guard is not None:
         return False
