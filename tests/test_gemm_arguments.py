@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "c: batch": (gemm, (H, H, H[None]), {}, "c has shape (1, 64, 64)"),
     "c: truth values": (gemm, (H, H, H > 0), {}, "c holds pred; gemm adds f16, bf16"),
     "c: packed": (gemm, (H, H, np.ones((64, 64), ml_dtypes.int4)), {}, "c: int4 elements have a byte each in NumPy"),
-    "c: fractions to s32": (gemm, (S, S, H), {}, "c holds f16; to a product of s8 are added s32, s16, s8"),
+    "c: fractions to s32": (gemm, (S, S, H), {}, "c holds f16; gemm adds s32, s16, s8"),
     "c: wide to s32": (gemm, (S, S, S.astype(np.int64)), {}, "c holds s64"),
     "c: a list": (gemm, (H, H, [1.0] * 64), {}, "c is [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, ...] (list)"),
     # numbers
