@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from math import prod
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core import policy
 from tensorcore_dsl.interpreter.core.chunk import WARP, Cohort
 from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, Step
 from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import BoundedCache, Mask, absent, divided, words
+from tensorcore_dsl.interpreter.execution import failures
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.execution.hang_report import Group, HangReport
+from tensorcore_dsl.interpreter.execution.hang_report import Group
 from tensorcore_dsl.interpreter.execution.warpgroup_products import Buffers
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
@@ -36,7 +35,6 @@ from tensorcore_dsl.interpreter.regions.plan import (
 from tensorcore_dsl.interpreter.regions.run import with_regions
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
-from tensorcore_dsl.isa import classify
 from tensorcore_dsl.isa.fragments import RegisterProducts
 
 POLLING_JUMPS = 64  # backward jumps before a cohort that only polls lets others run
@@ -250,7 +248,7 @@ class Machine:
                     ctx.narrow(cohort.mask)
                     self._run_cohort(at)
         except KeyboardInterrupt as error:  # between cohorts there is no picture yet
-            raise error if error.args else KeyboardInterrupt(self._interrupted()) from None
+            raise error if error.args else KeyboardInterrupt(failures.interrupted(self)) from None
         if ctx.sanitizer.detector is not None and ctx.sanitizer.detector.doubt is not None:
             raise ctx.sanitizer.detector.doubt
         return ctx.tally.report(ctx.program.steps)
@@ -260,7 +258,7 @@ class Machine:
         ctx, size = self.ctx, self.ctx.clusters.size
         if self.started == ctx.geometry.ctas:
             return False
-        room = (self.resident - self._running_ctas()) // size * size
+        room = (self.resident - self.running_ctas()) // size * size
         first, self.started = self.started, min(self.started + max(room, 0), ctx.geometry.ctas)
         if self.started == first:
             return False
@@ -270,7 +268,7 @@ class Machine:
         self._put(0, Cohort(mask, rounds))
         return True
 
-    def _running_ctas(self) -> int:
+    def running_ctas(self) -> int:
         """CTAs that have started and not ended."""
         ended = np.all(self.ctx.gone.reshape(-1, self.ctx.group), axis=1)
         return self.started - int(np.count_nonzero(ended[: self.started]))
@@ -295,7 +293,7 @@ class Machine:
             chosen = self.scheduler.select(ctx)
             if chosen is None and self._start_ctas():
                 chosen = self.scheduler.select(ctx)
-            return chosen or self._refuse_deadlock()
+            return chosen or failures.refuse_deadlock(self)
         cohorts = ctx.cohorts.items()
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
         if not ready:
@@ -303,7 +301,7 @@ class Machine:
         if not ready and self._start_ctas():
             ready = [(self.ctx.cohorts[0].rounds, 0)]
         if not ready:
-            self._refuse_deadlock()
+            failures.refuse_deadlock(self)
         at = min(ready)[1]
         return at, ctx.cohorts.pop(at)
 
@@ -343,10 +341,10 @@ class Machine:
                     self._look_ahead(at)
                 moved = True
         except Exception as error:
-            self._explain(error, steps[at])
+            failures.explain(self, error, steps[at])
         except KeyboardInterrupt:
             here = Group(at, ctx.mask, "waits" if at == self.asked else "runs")
-            raise KeyboardInterrupt(self._interrupted(here)) from None
+            raise KeyboardInterrupt(failures.interrupted(self, here)) from None
         if self.scheduler is not None:
             self.scheduler.end_slice(ctx.mask)
         ctx.progress += 1
@@ -377,7 +375,7 @@ class Machine:
         self.budget -= 1
         why = self.watchdog.count_iteration(head)
         if why and not self._start_ctas():
-            self._refuse_loop(head, why)
+            failures.refuse_loop(self, head, why)
         if self.budget % POLLING_JUMPS and not why:
             return False
         ctx, (reads, writes) = self.ctx, self.marked
@@ -403,92 +401,9 @@ class Machine:
             self.budget -= (self.budget - 1) % POLLING_JUMPS
         why = self.watchdog.add_iterations(head, count - inside)
         if why:
-            self._refuse_loop(head, why)
+            failures.refuse_loop(self, head, why)
         if inside and not head == target <= start:  # Otherwise this jump is still to come.
             self.yields = self._slice_ends(head)
-
-    def _explain(self, error: Exception, step: Step) -> NoReturn:
-        """Raise `error` with the line in the user's source.
-
-        Warnings that are errors, and errors of the system, keep their types.
-        """
-        if isinstance(error, (Warning, OSError, MemoryError)):
-            raise error
-        unset = [p for p in step.reads if self.registers.values[p] is None]
-        what = step.instr.mnemonic if step.instr is not None else "an assignment or a branch"
-        if unset and not isinstance(error, errors.TensorCoreError):
-            text = f"{what} reads a register that nothing has written"
-            raise errors.Uninitialised(text, step.loc) from error
-        if isinstance(error, errors.TensorCoreError):
-            error.loc = error.loc or step.loc
-            raise error
-        text = f"{what} failed: {type(error).__name__}: {error}"
-        raise errors.EmulationError(text, step.loc) from error
-
-    def _refuse_deadlock(self) -> NoReturn:
-        ctx = self.ctx
-        parked = {at: self._parked(at, c) for at, c in sorted(ctx.cohorts.items()) if c.unit}
-        lost = reduce(np.logical_or, parked.values(), ctx.gone)  # no event lets these threads continue
-        for at, away in parked.items():
-            cohort = ctx.cohorts[at]
-            units = away.reshape(-1, cohort.unit).any(axis=1)
-            units &= (lost & ~cohort.mask).reshape(-1, cohort.unit).any(axis=1)
-            if units.any():
-                first = int(np.argmax(units)) * cohort.unit
-                ctx.refuse_divergence(first, cohort.unit, cohort.mask, at)
-        at = min(filter(self._miscounted, ctx.cohorts), default=min(ctx.cohorts))
-        text = "every thread that is left waits\n" + self._picture()
-        raise errors.Deadlock(text, ctx.loc(at))
-
-    def _miscounted(self, at: int) -> bool:
-        """True if threads there wait for a barrier with too many bytes, or another count than before."""
-        mask, barriers = self.ctx.cohorts[at].mask, self.ctx.barriers
-        counts = (barriers.recounted(*barrier) for barrier in barriers.waited_for(mask))
-        return any(counts) or self.ctx.mbarriers.surplus(mask)
-
-    def _refuse_loop(self, head: int, why: str) -> NoReturn:
-        """Raise Deadlock: the running cohort, at the head of a loop, would go on for ever."""
-        loc, first = self.ctx.program.loops[head].loc, self.ctx.loc(head)
-        if loc and first and (first.filename, first.line) == (loc.filename, loc.line):
-            loc = first  # This location has the expression.
-        picture = self._picture(Group(head, self.ctx.mask, "repeats"))
-        raise errors.Deadlock(f"{why}\n{picture}", loc)
-
-    def _interrupted(self, here: Group | None = None) -> str:
-        return "interrupted\n" + self._picture(here)
-
-    def _picture(self, here: Group | None = None) -> str:
-        """Describe where all threads stand, and who waits for whom; `here`: the running cohort."""
-        ctx, watchdog = self.ctx, self.watchdog
-        groups = [] if here is None else [here]
-        for at, cohort in sorted(ctx.cohorts.items()):
-            state = "waits" if cohort.blocked else "ready"
-            if not cohort.blocked and watchdog.repeats_all(cohort.mask):  # outside of loops: waits
-                inside = any(p <= at < loop.end for p, loop in ctx.program.loops.items())
-                state = "repeats" if inside else "waits"
-            groups.append(Group(at, cohort.mask, state))
-        return HangReport(ctx, self.registers, groups, watchdog.iterations, self._pending()).text()
-
-    def _pending(self) -> str:
-        """Describe the CTAs that have not started."""
-        ctx, g = self.ctx, self.ctx.geometry
-        grid, here = prod(g.grid), (g.first + self.started) // g.devices
-        if here == grid:
-            return ""
-        last = grid - 1
-        text = f"CTA {last} has not started" if here == last else f"CTAs {here} to {last} have not started"
-        if self._running_ctas() + ctx.clusters.size > self.resident:
-            return (
-                f"{text}: {ctx.arch} holds at most {self.resident // g.devices} of these CTAs at a "
-                "time, and none of the running ones ends"
-            )
-        return f"{text}: the emulator starts CTAs when the CTAs before them have ended"
-
-    def _parked(self, at: int, cohort: Cohort) -> np.ndarray:
-        """The threads of a cohort that wait for others of their unit."""
-        instr = self.ctx.instruction(at)
-        aligned = instr is not None and classify.is_aligned(instr)
-        return self.missing(cohort.mask, cohort.unit, aligned=aligned).threads
 
 
 def _runs(program: Program, follows: bool, level: int) -> list[Run]:
