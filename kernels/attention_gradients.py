@@ -34,10 +34,10 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import Sequences
 
-THREADS = 256
+THREADS = 256  # threads of a CTA of sum_rows and of add_splits
 LANES = 16  # lanes that sum one row of dO o
 VECTOR = 4  # elements of dK or dV that a thread adds up
-ADDED = THREADS * VECTOR
+ADDED = THREADS * VECTOR  # elements of dK or dV that a CTA adds up
 TICKETS = 2  # counters of tiles that are drawn, of two kernels
 
 

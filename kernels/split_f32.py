@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.sizes import cdiv
 
 SLAB = 32  # f32 of K that lie together: 128 bytes, a row of a shared tile
 ROWS = 64  # rows of a CTA's tile
-WARPS = 8
+WARPS = 8  # warps of a CTA
 
 SIGN, EXPONENT, ONE = 0x80000000, 0x7F800000, 0x3F800000
 HALF_UNIT, TF32_BITS = 0x1000, 0xFFFFE000  # half a unit in the last place of a tf32, and its bits

@@ -16,7 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import KeyRange, Softmax, page_of
 
 ROWS = 64  # queries of a CTA
-THREADS = 128
+THREADS = 128  # threads of a CTA
 SLAB = 64  # 16-bit elements of a row of a swizzled tile; D is rounded up to whole slabs
 # Keys of a tile up to this D, and above: 96 KiB of shared memory, which sm_86 and sm_89 have.
 WIDE, KEYS, KEYS_OF_WIDE = 128, 64, 32

@@ -10,7 +10,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
-WARP = 32
+WARP = 32  # threads
 MAX_VECTORS = 4  # rows or columns of a tile that is computed without tensor cores
 LINES_ALONG_K, LINES_BESIDE = (2, 4, 8), (8, 16, 32, 64)  # by VectorConfig.along_k
 WARPS_ALONG_K, WARPS_BESIDE = (8,), (8, 16)

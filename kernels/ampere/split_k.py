@@ -9,7 +9,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.epilogue_arithmetic import Output
 
-THREADS = 256
+THREADS = 256  # threads of a CTA
 BYTES = 16  # of the neighbouring sums that a thread adds, if rows are multiples of 16 bytes
 
 

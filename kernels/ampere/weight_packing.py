@@ -13,7 +13,7 @@ neighbours, and after them come the next ones along K. Words are N / 16 rows, on
 
 import tensorcore_dsl as tc
 
-THREADS = 128
+THREADS = 128  # threads of a CTA
 
 
 @tc.kernel(threads=THREADS)

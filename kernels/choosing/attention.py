@@ -8,8 +8,8 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.attention_scores import AttentionTraits
-from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig
-from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig, slabs
+from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig, slabs
+from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
 from tensorcore_dsl.kernels.hopper.attention_key_gradients import P_STAGES
 from tensorcore_dsl.kernels.hopper.attention_query_gradients import BM as QUERY_ROWS
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED

@@ -171,7 +171,7 @@ def make_cta(q, k, v, sequences: Sequences, section, softmax: Softmax, config: A
     Rows of D elements are split into slabs of 64. TMA fills columns beyond D with zeros.
     """
     traits, BN, consumers, stages = softmax.traits, config.BN, config.consumers, config.stages
-    q_slabs, v_slabs = -(-traits.depth // SLAB), -(-traits.width // SLAB)
+    q_slabs, v_slabs = slabs(traits.depth), slabs(traits.width)
     qk = getattr(tc.wgmma, f"m64n{BN}k16")(q.dtype, q.dtype, tc.f32)
     pv = getattr(tc.wgmma, f"m64n{traits.width}k16")(q.dtype, q.dtype, tc.f32, source="registers")
     lines = config.q_stages, consumers, max(q_slabs, v_slabs)
@@ -225,7 +225,7 @@ def produce(cta: AttentionCta, tickets, table):
         stage = query_state.stage
         cta.queries.empty[stage].wait(query_state.phase)
         drawn[stage, 0], drawn[stage, 1] = line, first  # published by the arrival below
-        load_queries(cta.queries, tile, stage, cta.traits, -(-cta.traits.depth // SLAB))
+        load_queries(cta.queries, tile, stage, cta.traits, slabs(cta.traits.depth))
         for _ in tc.range(1, tile.count):
             key_state = key_state.next()
             load_keys(cta.keys, tile, key - config.BN, key_state, tiles, table)
@@ -244,6 +244,11 @@ def produce(cta: AttentionCta, tickets, table):
     cta.queries.empty[query_state.stage].wait(query_state.phase)
     drawn[query_state.stage, 1] = -1
     cta.queries.full[query_state.stage].arrive()
+
+
+def slabs(depth: int) -> int:
+    """Slabs of 64 columns of D."""
+    return -(-depth // SLAB)
 
 
 def load_queries(queries: TileStages, tile: QueryTile, stage, traits, slabs: int):

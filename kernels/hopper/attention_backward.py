@@ -32,7 +32,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_gradients import BlockedSequences
 from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices
+from tensorcore_dsl.kernels.hopper.attention import SLAB, slabs, stage_matrices
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
     EXCHANGE_BARRIER,
@@ -47,7 +47,6 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue,
     issue_sum,
     key_tile_and_blocks,
-    slabs,
     softmax_of,
     state_of,
     store_sum,

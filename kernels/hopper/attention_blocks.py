@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB, index_of, stage_matrices, store_rows
+from tensorcore_dsl.kernels.hopper.attention import SLAB, index_of, slabs, stage_matrices, store_rows
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState
 
-CONSUMERS = 2
+CONSUMERS = 2  # warpgroups of a CTA that multiply
 # Named barriers of the consumers. READ_BARRIER + c: consumer c has read dS of the block before.
 EXCHANGE_BARRIER, CLEAR_BARRIER, READ_BARRIER = 1, 2, 3
 
@@ -82,11 +82,6 @@ class GradientInputs:
     grad: Any
     lse_log2: Any
     delta: Any
-
-
-def slabs(depth: int) -> int:
-    """Slabs of 64 columns of D."""
-    return -(-depth // SLAB)
 
 
 def block_stages(x, row_values, stages: int, slabs: int, BM: int) -> BlockStages:
@@ -223,7 +218,7 @@ def store_sum(value, staging, origin, end, target, width: int):
             batch, group, row, inside = index_of(at, origin, end, None)
             target.at(batch, group, row, column).store(elements[slot : slot + 2], pred=inside)
     else:
-        stage_matrices(value.to(target.dtype), [staging[slab] for slab in range(staging.shape[0])], 0)
+        stage_matrices(value.to(target.dtype), staging, 0)
         tc.syncwarp()
         store_rows(staging, origin, end, target, width)
 

@@ -26,6 +26,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_gradients import BlockedSequences
 from tensorcore_dsl.kernels.attention_scores import Sequences, Softmax
+from tensorcore_dsl.kernels.hopper.attention import slabs
 from tensorcore_dsl.kernels.hopper.attention_backward import produce
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
@@ -41,7 +42,6 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     issue,
     issue_sum,
     key_tile_and_blocks,
-    slabs,
     softmax_of,
     state_of,
     store_sum,

@@ -26,6 +26,7 @@ from tensorcore_dsl.kernels.hopper.attention import (
     TileStages,
     load_keys,
     load_queries,
+    slabs,
     stage_matrices,
     store_rows,
 )
@@ -37,7 +38,6 @@ from tensorcore_dsl.kernels.hopper.attention_blocks import (
     clear,
     issue,
     issue_sum,
-    slabs,
     softmax_of,
     state_of,
 )
@@ -226,9 +226,7 @@ def consume(cta: QueryCta, inputs: GradientInputs, number, dq, softmax_scale):
         total, states = sum_up(rows, states)
         # Each warp overwrites its own 16 rows of Q, whose products are complete.
         staging = cta.queries.smem[0, number]
-        stage_matrices(
-            (total * softmax_scale).to(dq.dtype), [staging[slab] for slab in range(staging.shape[0])], 0
-        )
+        stage_matrices((total * softmax_scale).to(dq.dtype), staging, 0)
         tc.syncwarp()
         batch, start_row = tile.origin
         store_rows(staging, (batch, tile.head, start_row + row), tile.end, dq, cta.traits.depth)

@@ -335,7 +335,7 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
 
 def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
     """Registers per thread of producer and consumer of f32 operands; () if an equal share is enough."""
-    uneven = config.consumers == 2 and config.BN + SPLIT_REGISTERS > 136
+    uneven = config.consumers == 2 and FRAGMENT_ROOM[2] < config.BN + SPLIT_REGISTERS
     return TRANSPOSER_CONSUMER_REGISTERS if uneven else ()
 
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES
 
-SWIZZLE_BYTES = 128
 WIDTH = 16  # elements of a row of shared memory; lines of a fragment
 
 

@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.epilogue_layouts import store_vectors
 from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, select_wgmma, warp_specialized_gemm
 
-MAX_GROUPS = 512
+MAX_GROUPS = 512  # groups of a launch: each has a count of tiles, 4 bytes, in shared memory
 
 
 @tc.kernel

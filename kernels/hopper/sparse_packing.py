@@ -16,7 +16,7 @@ import tensorcore_dsl as tc
 NIBBLES = 8  # nibbles of a word
 CHUNKS = 16  # chunks of a row that the 128 words of a warpgroup describe
 ROWS = 64  # rows that a warpgroup multiplies
-THREADS = 128
+THREADS = 128  # threads of a warpgroup, and of a CTA that packs
 
 
 @dataclass(frozen=True)

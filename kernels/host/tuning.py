@@ -38,8 +38,8 @@ from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
 F32_CANDIDATES = 24  # configurations of both families together
-AMPERE_CANDIDATES = 12
-HOPPER_CANDIDATES = 16
+AMPERE_CANDIDATES = 12  # configurations of mma.sync kernels, and without tensor cores
+HOPPER_CANDIDATES = 16  # configurations of wgmma kernels
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
 
 Launch = Callable[[], Any]
