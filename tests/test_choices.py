@@ -56,7 +56,7 @@ def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[l
     return found
 
 
-KERNELS = (("bf16_gemm", 160), ("f32_gemm", 40), ("f32_fragments_gemm", 8))
+KERNELS = (("half_gemm", 160), ("f32_gemm", 40), ("f32_fragments_gemm", 8))
 
 
 @pytest.mark.thorough

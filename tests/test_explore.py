@@ -15,7 +15,7 @@ from tensorcore_dsl.checking.variations import one_switch, variations
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Schedule, Switch, order_of
 from tensorcore_dsl.kernels import tutorial
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tests.arrays import normal
 
 HERE = __file__
@@ -306,7 +306,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 )
 def test_the_library_has_no_false_alarm(config):
     a, b, d = normal(64, 128), normal(32, 128).T, np.zeros((64, 32), BF16)
-    explorer = bf16_gemm.explore(9, arch="sm_90a")[config.cluster_size, config.threads]
+    explorer = half_gemm.explore(9, arch="sm_90a")[config.cluster_size, config.threads]
     assert explorer(a, b, d, d, 1.0, 0.0, config=config, traits=HopperTraits())
 
 

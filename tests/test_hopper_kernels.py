@@ -16,7 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST
 from tests.whole_numbers import BF16, E4M3, E5M2, F16, exact, whole
@@ -70,7 +70,7 @@ def test_every_feature(name):
     config = HopperConfig(**FEATURES[name])
     for K in (8, 328):
         a, b = whole(136, K), whole(K, 168, order="F")
-        assert np.array_equal(run_few_ctas(bf16_gemm, config, a, b, np.float32), exact(a, b)), K
+        assert np.array_equal(run_few_ctas(half_gemm, config, a, b, np.float32), exact(a, b)), K
 
 
 TYPES = [(BF16, BF16), (F16, F16), (E4M3, BF16), (np.int8, np.int32), (np.float32, np.float32)]
@@ -91,7 +91,7 @@ def test_every_type_with_pingpong(dtype, out):
 @pytest.mark.parametrize("name", ["pingpong, cluster_n=2", "split_k=2"])
 def test_sums_in_f16(name):
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
-    product = run_few_ctas(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
+    product = run_few_ctas(half_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
     assert np.array_equal(product.astype(float), exact(a, b))
 
 
@@ -126,7 +126,7 @@ def test_other_layouts(name, dtype):
     a, b = whole(136, 200, dtype=dtype, order=of_a), whole(200, 264, dtype=dtype, order=of_b)
     config = HopperConfig(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
     majors = {"a_k_major": of_a == "C", "b_k_major": of_b == "F"}
-    kernel = tf32_gemm if dtype == np.float32 else bf16_gemm
+    kernel = tf32_gemm if dtype == np.float32 else half_gemm
     product = run_few_ctas(kernel, config, a, b, np.float32, **majors)
     assert np.array_equal(product, exact(a, b))
 
@@ -193,7 +193,7 @@ def test_few_rows(more):
     config = HopperConfig(**{"BM": 64, "BN": 32, "stages": 5, **more})
     for M in (1, 7, 16):
         a, b = whole(M, 584), whole(584, 104, order="F")
-        assert np.array_equal(run_few_ctas(bf16_gemm, config, a, b, np.float32), exact(a, b))
+        assert np.array_equal(run_few_ctas(half_gemm, config, a, b, np.float32), exact(a, b))
 
 
 REFUSED = [

@@ -13,7 +13,7 @@ from tensorcore_dsl.errors import Deadlock, EmulationError
 from tensorcore_dsl.interpreter.core.policy import executing
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tests.arrays import normal
 
 SEEDS = range(8)
@@ -204,7 +204,7 @@ def test_products_are_the_same_in_every_order(config):
         d.fill(0)
         tiles = 2 * 3 if config.split_k > 1 else 1
         grid = config.cluster_size * tiles
-        run(bf16_gemm, grid, config.threads, a, b, d, d, 1.0, 0.0, order=order, **constants)
+        run(half_gemm, grid, config.threads, a, b, d, d, 1.0, 0.0, order=order, **constants)
         return d.tobytes()
 
     assert {bits(seed) for seed in range(3)} == {bits(None)}

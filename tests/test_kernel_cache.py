@@ -542,7 +542,7 @@ def test_shared_and_cyclic_values():
 def test_kernels_of_this_package_have_cache_keys():
     from tensorcore_dsl.kernels.hopper import wgmma_gemm
 
-    kernel = wgmma_gemm.bf16_gemm
+    kernel = wgmma_gemm.half_gemm
     small, large = ({"config": HopperConfig(BM=bm)} for bm in (64, 128))
     assert kernel_cache.entry_name(kernel, (), small, arch("sm_90a"), "") is not None
     names = {kernel_cache.entry_name(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)}

@@ -17,7 +17,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tests.sync_mutants import applied, mutants_of, survives
 from tests.whole_numbers import whole
@@ -56,7 +56,7 @@ def bf16(**options: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
     a, b, d = whole(136, 200), whole(200, 136, order="F"), np.full((136, 136), 77, np.float32)
     config = HopperConfig(BM=64, BN=64, stages=2, **options)
     constants = dict(config=config, traits=HopperTraits())
-    return bf16_gemm, (config.cluster_size, config.threads), (a, b, d, d, 1.0, 0.0), constants
+    return half_gemm, (config.cluster_size, config.threads), (a, b, d, d, 1.0, 0.0), constants
 
 
 def sparse() -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:

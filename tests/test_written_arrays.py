@@ -11,7 +11,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 
 
 @tc.kernel
@@ -100,8 +100,8 @@ def test_written_arrays(kernel, written):
 def test_the_operands_of_a_product_are_not_written():
     a, b, d = (np.zeros((64, 64), tc.bf16.numpy) for _ in range(3))
     given = (a, b.T, d, d, 1.0, 0.0)
-    ir = bf16_gemm.specialise(given, {"config": HopperConfig(stages=2)}, "sm_90a").ir
-    assert set(written_arrays(ir, bf16_gemm.runtime_names)) == {"d"}
+    ir = half_gemm.specialise(given, {"config": HopperConfig(stages=2)}, "sm_90a").ir
+    assert set(written_arrays(ir, half_gemm.runtime_names)) == {"d"}
 
 
 @pytest.mark.parametrize("kernel, written", CASES, ids=lambda x: getattr(x, "__name__", ""))

@@ -38,7 +38,7 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_til
 
 
 @tc.kernel
-def bf16_gemm(
+def half_gemm(
     a: tc.Array,
     b: tc.Array,
     c: tc.Array,

@@ -23,7 +23,7 @@ from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.s8_gemm import s8_gemm
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
-from tensorcore_dsl.kernels.hopper.wgmma_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.problem.recording import is_recording
@@ -48,8 +48,8 @@ VECTOR_KERNELS = {
     tc.f64: f64_vector_gemm,
 }
 WGMMA_KERNELS: dict[tc.DType, Any] = {
-    tc.f16: bf16_gemm,
-    tc.bf16: bf16_gemm,
+    tc.f16: half_gemm,
+    tc.bf16: half_gemm,
     tc.f32: f32_gemm,
     tc.tf32: tf32_gemm,
     tc.s8: s8_gemm,
