@@ -151,7 +151,7 @@ def copy_across(lines, target, unit):
 def fits(matrix, row, col):
     """Whether the aligned vectors that hold the chunk at (row, col) lie in the memory of a matrix."""
     rows, cols = matrix.shape
-    low = aligned(matrix.at(row, col)).address
+    low = align_down(matrix.at(row, col)).address
     first, past = matrix.at(0, 0).address, matrix.at(rows - 1, cols).address
     if matrix.align >= CHUNK:
         return low + CHUNK <= past
@@ -166,14 +166,14 @@ def load_chunk(matrix, row, col, pred):
     return shifted(pointer, pred)
 
 
-def aligned(pointer):
+def align_down(pointer):
     """Round the pointer's address down to a multiple of 16 bytes."""
     return pointer.with_parts(address=pointer.address & ~tc.u64(CHUNK - 1)).as_type(tc.b32)
 
 
 def shifted(pointer, pred):
     """Load 16 bytes at any address: four words, from the two aligned vectors that hold them."""
-    low = aligned(pointer)
+    low = align_down(pointer)
     words = [*low.load(4, pred=pred), *(low + 4).load(4, pred=pred)]
     offset = (pointer.address & (CHUNK - 1)).to(tc.u32)
     # A run-time shift by 0 to 3 words: by one where bit 0 of the word offset is set, by two where

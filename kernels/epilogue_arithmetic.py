@@ -9,7 +9,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.user_functions import apply_epilogue
 
 
-def finished(sums, addends, coords, alpha, beta, traits):
+def finish_sums(sums, addends, coords, alpha, beta, traits):
     """Compute elements of D before they are rounded to its type; in kernels.
 
     addends: C's elements at `coords` if traits.has_c, else unused. alpha times the sum is rounded,
@@ -40,5 +40,5 @@ class Output:
     traits: Any
 
     def finished(self, sums, addends, coords):
-        """Compute elements of D at `coords`, see `finished`."""
-        return finished(sums, addends, coords, self.alpha, self.beta, self.traits)
+        """Compute elements of D at `coords`, see `finish_sums`."""
+        return finish_sums(sums, addends, coords, self.alpha, self.beta, self.traits)

@@ -20,7 +20,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     HopperConfig,
     HopperTraits,
-    part_width,
+    promoted_columns,
     promotion_registers,
 )
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import select_wgmma
@@ -287,7 +287,7 @@ def test_wide_tiles_want_an_assembler_that_honours_their_registers(monkeypatch, 
         assert bool(choose(shape, is_assembled).registers) == bool(found)
     assert bool(choose_swiglu(4096, 8192, 4096).registers) == bool(found)
     widest = choose_promoted(ProblemShape(8192, 8192, 8192, 1))
-    assert bool(promotion_registers(widest, part_width(widest))) == bool(found)
+    assert bool(promotion_registers(widest, promoted_columns(widest))) == bool(found)
 
 
 # Variants that `plan` does not choose for the arrays of test_kernels_assembled.py.

@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.choosing.menu import (
     FRAGMENTS,
     KINDS,
     MMA,
-    PARTS,
+    SPLIT_F32,
     VECTORS,
     WGMMA,
     config_of,
@@ -155,7 +155,7 @@ def test_the_menu_of_the_package_has_all_kinds():
         assert parts >= {1, 2, 4, 8, 16}
     small = (every.kind == MMA) & (every.WM * every.WN <= 1024)
     assert set(every.split_k[small].tolist()) >= {1, 2, 4, 8, 16}
-    parts, fragments = (set(every.split_k[every.kind == k].tolist()) for k in (PARTS, FRAGMENTS))
+    parts, fragments = (set(every.split_k[every.kind == k].tolist()) for k in (SPLIT_F32, FRAGMENTS))
     assert parts >= fragments
     assert all(
         isinstance(config, VectorConfig) == (kind == VECTORS)

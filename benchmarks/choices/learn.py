@@ -33,7 +33,7 @@ from tensorcore_dsl.kernels.choosing.menu import (
     F64,
     FRAGMENTS,
     MMA,
-    PARTS,
+    SPLIT_F32,
     VECTORS,
     WGMMA,
     Menu,
@@ -171,7 +171,7 @@ def recorded(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def kind_of(config: Any, is_f32: bool, is_f64: bool) -> int:
     if isinstance(config, HopperConfig):
-        return (PARTS if config.splits_in_memory else FRAGMENTS) if is_f32 else WGMMA
+        return (SPLIT_F32 if config.splits_in_memory else FRAGMENTS) if is_f32 else WGMMA
     return VECTORS if isinstance(config, VectorConfig) else F64 if is_f64 else MMA
 
 

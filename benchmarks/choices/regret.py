@@ -129,7 +129,7 @@ def configurations(case: Case, best: int) -> list[Any]:
     with tc.target("cpu", "sm_90a"):
         problem = problem_of(case)
         shape = choice.shape_of(problem, choice.choose_copies(problem, "sm90"))
-        if choice.is_open(problem):
+        if choice.may_prefer_sm80(problem):
             ranked = choice.ranked_configs(problem, choice.kinds_of(problem, "sm80"))
             mma_configs = [config for _, config in islice(ranked, BEST_MMA)]
     expected = ranking(shape)

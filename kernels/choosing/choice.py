@@ -22,7 +22,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     HopperConfig,
     fragments_registers,
-    part_width,
+    promoted_columns,
     promotion_registers,
 )
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
@@ -69,10 +69,10 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_config(problem, "sm90", "sm80"), HopperConfig)
     time = lambda family: _time(problem, family, choose_copies(problem, family))
-    return not is_open(problem) or time("sm90") <= time("sm80")
+    return not may_prefer_sm80(problem) or time("sm90") <= time("sm80")
 
 
-def is_open(problem: GemmProblem) -> bool:
+def may_prefer_sm80(problem: GemmProblem) -> bool:
     """Whether kernels without wgmma may be faster.
 
     They may for few rows or columns, and where wgmma needs copies of the operands or transposes tiles.
@@ -126,7 +126,7 @@ def kinds_of(problem: GemmProblem, *names: str) -> tuple[int, ...]:
     dtype, kinds = problem.multiplied_as, list[int]()
     if "sm90" in names:
         readable = all(families.is_read_by_tma(x) for x in (problem.a, problem.b))
-        f32_kinds = [menu.PARTS, menu.FRAGMENTS] if readable else [menu.PARTS]
+        f32_kinds = [menu.SPLIT_F32, menu.FRAGMENTS] if readable else [menu.SPLIT_F32]
         kinds += f32_kinds if dtype == tc.f32 else [menu.WGMMA]
     if "sm80" in names:
         kinds.append(menu.F64 if dtype == tc.f64 and families.has_wgmma() else menu.MMA)
@@ -141,7 +141,7 @@ def choose_copies(problem: GemmProblem, family: str, config: Any = None) -> tupl
     MN-major tf32 operands are also copied if this takes less time, or if `config` cannot load them.
     The choice is that for contiguous operands, so that strides do not change the bits.
     """
-    contiguous = aligned(problem)
+    contiguous = align_operands(problem)
     shape = shape_of(contiguous)
     operands = [operand for operand, has in enumerate((shape.in_fragments, shape.transposed)) if has]
     if family == "sm80" or not operands:
@@ -156,7 +156,7 @@ def choose_copies(problem: GemmProblem, family: str, config: Any = None) -> tupl
     return padding.gemm_copies(problem, family, fastest)
 
 
-def aligned(problem: GemmProblem) -> GemmProblem:
+def align_operands(problem: GemmProblem) -> GemmProblem:
     """Make the operands of a problem contiguous, with all rows or columns aligned."""
     contiguous = problem.contiguous
     a, b = (x._replace(type=replace(x.type, align=16)) for x in (contiguous.a, contiguous.b))
@@ -221,7 +221,7 @@ def choose_for(problem: GemmProblem, needs_registers: bool, contiguous: GemmProb
             return has_promotion_registers(config)
         if needs_registers and (config.registers or config.consumers > 2):
             return False  # the accumulators fill all registers that a consumer can have
-        limited = needs_registers and config.register_limited
+        limited = needs_registers and config.exceeds_share_with_epilogue
         return families.gives_registers() if limited else families.is_assembled(config, shape)
 
     def ranked(of: GemmProblem, needs_registers: bool) -> Iterator[HopperConfig]:
@@ -243,7 +243,7 @@ def choose_promoted(
 
 def has_promotion_registers(config: HopperConfig) -> bool:
     """Whether consumers get the registers that promotion needs."""
-    return not promotion_registers(config, part_width(config)) or families.gives_registers()
+    return not promotion_registers(config, promoted_columns(config)) or families.gives_registers()
 
 
 def choose_grouped(rows: int, groups: int) -> HopperConfig:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorcore_dsl.kernels.choosing.menu import F64, FRAGMENTS, PARTS, VECTORS, Menu
+from tensorcore_dsl.kernels.choosing.menu import F64, FRAGMENTS, SPLIT_F32, VECTORS, Menu
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES
 from tensorcore_dsl.kernels.problem.problem_shape import SMS, ProblemShape
 from tensorcore_dsl.kernels.sizes import cdiv
@@ -59,7 +59,7 @@ class _Waves(NamedTuple):
 def _waves(menu: Menu, shape: ProblemShape) -> _Waves:
     """Count the tiles and the waves of CTAs of each configuration."""
     hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
-    slabs = where(menu.kind == PARTS, 1, menu.k_slabs)
+    slabs = where(menu.kind == SPLIT_F32, 1, menu.k_slabs)
     depth = where(hopper, slabs * 128, menu.BK * shape.itemsize)
     all_steps = cdiv(shape.K, depth // shape.itemsize)
     tiles_below = cdiv(shape.M, menu.BM * menu.cluster_m)
@@ -113,7 +113,7 @@ class _Step(NamedTuple):
 def _step(menu: Menu, shape: ProblemShape, launch: _Waves) -> _Step:
     """Count the cycles of one step along K: the norm of the overlapping costs of an SM."""
     hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
-    two_parts, f64 = where(menu.kind == PARTS, 2, 1), shape.itemsize == 8
+    two_parts, f64 = where(menu.kind == SPLIT_F32, 2, 1), shape.itemsize == 8
     depth, itemsize = launch.depth, shape.itemsize
     rate = where(hopper, TENSOR_RATE, TENSOR_RATE // 2) / itemsize / shape.products
     rate = where(hopper | ~f64, rate, TENSOR_F64_RATE)
@@ -124,7 +124,7 @@ def _step(menu: Menu, shape: ProblemShape, launch: _Waves) -> _Step:
     split = (
         split * (depth // itemsize) * where(hopper, SPLIT_INSTRUCTIONS, SPLIT_MMA_INSTRUCTIONS) / VECTOR_RATE
     )
-    tensor = tensor + where((shape.products == 3) & (menu.kind != PARTS) & ~vectors, split, 0)
+    tensor = tensor + where((shape.products == 3) & (menu.kind != SPLIT_F32) & ~vectors, split, 0)
     idle = where(hopper | vectors, 1, np.maximum(FULL_SM_THREADS / (menu.threads * launch.together), 1))
     boxed = hopper & (np.asarray(shape.b_k_major) == 0) & (np.asarray(itemsize) == 2)
     columns = where(boxed, menu.boxed, menu.BN)
@@ -133,7 +133,7 @@ def _step(menu: Menu, shape: ProblemShape, launch: _Waves) -> _Step:
     sent = sent * depth * (1 + shape.misaligned) * two_parts
     cache = sent * launch.busy / CACHE_BYTES
     read = where(hopper, menu.BM / 64 * (64 + menu.BN), menu.threads / 32 * (menu.WM + menu.WN))
-    read = read * depth * where(menu.kind == PARTS, 3, 1)
+    read = read * depth * where(menu.kind == SPLIT_F32, 3, 1)
     shared = where(vectors, 0, read / SHARED_BYTES)
     latency = where(vectors, VECTOR_LATENCY_CYCLES, LATENCY_CYCLES) / stages
     # Overlapping costs are not quite hidden: a norm instead of the maximum.
@@ -152,7 +152,7 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     M, N, K, batch, itemsize = shape.M, shape.N, shape.K, shape.batch, shape.itemsize
     launch = _waves(menu, shape)
     step = _step(menu, shape, launch)
-    streamk, in_parts = menu.streamk_units > 0, menu.kind == PARTS
+    streamk, in_parts = menu.streamk_units > 0, menu.kind == SPLIT_F32
     epilogue = menu.BM * menu.BN * shape.out_bytes / STORED_BYTES / where(menu.pingpong, 2, 1)
     turns = where(streamk, launch.work / launch.units, launch.waves)
     ending = epilogue + LATENCY_CYCLES * where(menu.pingpong, PINGPONG_LATENCY_SHARE, 1)

@@ -20,16 +20,16 @@ from tensorcore_dsl.kernels.hopper.config import (
     FRAGMENT_ROOM,
     SWIZZLE_BYTES,
     HopperConfig,
-    part_width,
+    promoted_columns,
     resident_ctas,
 )
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape, active_clusters
+from tensorcore_dsl.kernels.problem.summation import Config
 from tensorcore_dsl.kernels.sizes import cdiv
 
-# Kinds of kernels. WGMMA: all types but f32. PARTS, FRAGMENTS: f32 by wgmma, from parts in memory or
+# Kinds of kernels. WGMMA: all types but f32. SPLIT_F32, FRAGMENTS: f32 by wgmma, from parts in memory or
 # from f32 operands. MMA: mma.sync. F64: mma.sync of f64 on Hopper. VECTORS: no tensor cores.
-KINDS = WGMMA, PARTS, FRAGMENTS, MMA, F64, VECTORS = range(6)
-Config = HopperConfig | AmpereConfig | VectorConfig
+KINDS = WGMMA, SPLIT_F32, FRAGMENTS, MMA, F64, VECTORS = range(6)
 # Name of a table of configurations -> class. Its order is that of the menu.
 CONFIGS: dict[str, type[Config]] = {"hopper": HopperConfig, "ampere": AmpereConfig, "vector": VectorConfig}
 
@@ -117,7 +117,7 @@ def _columns_of(config: Config) -> dict[str, Any]:
             "resident": resident_ctas(config) if isinstance(config, AmpereConfig) else 1,
         }
     boxed = cdiv(config.BN, BOX) * BOX
-    blocks, registers = config.rows_per_consumer // 64, (config.BN + part_width(config)) // 2
+    blocks, registers = config.rows_per_consumer // 64, (config.BN + promoted_columns(config)) // 2
     with_fragments = blocks * (config.BN // 2 + FRAGMENT_REGISTERS * config.k_slabs)
     return fields | {
         "WM": config.rows_per_consumer,
@@ -177,7 +177,7 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     """Mask of the configurations that can run a problem and leave no CTA without work."""
     rules = {
         WGMMA: _suits_wgmma,
-        PARTS: _suits_f32,
+        SPLIT_F32: _suits_f32,
         FRAGMENTS: _suits_f32,
         MMA: _suits_mma,
         F64: _suits_f64,

@@ -66,7 +66,7 @@ def invariant_split(N: int, K: int) -> int:
     for M in INVARIANT_ROWS:
         shape = ProblemShape(M, N, K, tc.f32.itemsize, out_bytes=tc.f32.itemsize, products=3)
         fastest: dict[int, float] = {}
-        for time, config in ranking(shape, (menu.PARTS,)):
+        for time, config in ranking(shape, (menu.SPLIT_F32,)):
             fastest.setdefault(config.split_k, time)
         for split_k, time in fastest.items():
             logarithms[split_k] = logarithms.get(split_k, 0) + log(time)

@@ -30,7 +30,7 @@ MAX_SPLIT_K_ACCUMULATORS = 64
 TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # The producer's warps transpose tiles: 72 + 2 * 216 = 3 * 168.
 # Promotion: columns whose products and accumulators fit 240 registers together, and columns that wider tiles
 # multiply at a time.
-MAX_SINGLE_PASS, MAX_PART = 208, 128
+MAX_SINGLE_PASS, MAX_PROMOTED_COLUMNS = 208, 128
 SPLIT_REGISTERS = 64  # registers of a thread for f32 operands as parts, 64 rows and 32 of K of two k_tiles
 
 
@@ -179,15 +179,15 @@ class HopperConfig:
 
         itemsize, out_bytes: bytes of an element of A, and of D.
         """
-        limited = traits.needs_registers and self.register_limited
+        limited = traits.needs_registers and self.exceeds_share_with_epilogue
         in_fragments = traits.in_fragments(self, itemsize)
-        if limited or self.is_crowded(in_fragments, out_bytes, traits.store_by_threads):
+        if limited or self.exceeds_share(in_fragments, out_bytes, traits.store_by_threads):
             transposes = traits.transposes(self, itemsize)
             return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
         return self.registers
 
-    def is_crowded(self, in_fragments: bool, out_bytes: int, store_by_threads: bool) -> bool:
-        """Whether equal shares of registers are too small.
+    def exceeds_share(self, in_fragments: bool, out_bytes: int, store_by_threads: bool) -> bool:
+        """Whether the mainloop and a plain epilogue need more registers than an equal share.
 
         Fragments of the left operand need registers. So do sums of split-K that are stored in 32
         bits, or by threads.
@@ -201,8 +201,8 @@ class HopperConfig:
         return self.consumers == 2 and crowded
 
     @property
-    def register_limited(self) -> bool:
-        """Whether 168 registers are too few for an epilogue that needs registers (measured)."""
+    def exceeds_share_with_epilogue(self) -> bool:
+        """Whether an epilogue that needs registers needs more than an equal share, 168 (measured)."""
         return self.consumers == 2 and self.accumulator_registers > 80
 
     def epilogue_bytes(self, buffers: int = 2) -> int:
@@ -312,14 +312,14 @@ class HopperTraits:
         return self.row_reductions is not None or reads_c or takes_more
 
 
-def part_width(config: HopperConfig) -> int:
+def promoted_columns(config: HopperConfig) -> int:
     """Columns of promoted fp8 multiplied at a time, so that products and accumulators fit the registers.
 
     It is BN or an equal part of it, a multiple of 8.
     """
     if config.BN <= MAX_SINGLE_PASS:
         return config.BN
-    return max(width for width in range(8, MAX_PART + 1, 8) if config.BN % width == 0)
+    return max(width for width in range(8, MAX_PROMOTED_COLUMNS + 1, 8) if config.BN % width == 0)
 
 
 def promotion_registers(config: HopperConfig, width: int, extra_producers: int = 0) -> tuple[int, ...]:

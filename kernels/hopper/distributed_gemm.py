@@ -32,9 +32,9 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.epilogue import (
     Epilogue,
-    column_parts,
     consumer_barrier,
     make_tma_epilogue,
+    slice_columns,
     store_elements,
     swizzle_of,
 )
@@ -459,18 +459,18 @@ def signal_sent(sent, exchange):
 
 def slot_maps(slots, config: HopperConfig):
     """The tensor maps of an inbox by the width of a part of the columns, as `make_tma_epilogue` has them."""
-    widths = dict.fromkeys(column_parts(config.stored_columns, slots.dtype.itemsize))
+    widths = dict.fromkeys(slice_columns(config.stored_columns, slots.dtype.itemsize))
     return {n: tc.tensor_map(slots, (1, BLOCK, n), swizzle=swizzle_of(n, slots.dtype)) for n in widths}
 
 
 def store_sums(acc, mine, exchange, consumer, epilogue, origin, epilogue_op):
     """Add the sums that the other ranks have sent, in the order of the ring, and store 64 rows.
 
-    The sums of all columns would need as many registers as the accumulators, so each part of the
-    columns is stored before the next one is read. The loads of a part are in flight together.
+    The sums of all columns would need as many registers as the accumulators, so each slice of
+    columns is stored before the next one is read. The loads of a slice are in flight together.
     """
     (m, n), elements, begin = origin, acc.elements(), 0
-    for columns in epilogue.parts(2 * len(elements)):
+    for columns in epilogue.column_slices(2 * len(elements)):
         count = columns // 2
         sums = elements[begin : begin + count]
         for hops in tc.static_range(1, exchange.world):

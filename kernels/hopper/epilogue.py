@@ -1,6 +1,6 @@
 """Epilogue of the Hopper GEMMs: scale and activate the accumulators, convert, stage, store by TMA.
 
-Each consumer warpgroup stores 64 rows at a time, part by part of the columns, through two staging
+Each consumer warpgroup stores 64 rows at a time, one slice of columns after the other, through two staging
 buffers of its own, which take turns, or one if a second one would cost a stage:
 
     barrier      all 128 threads; the TMA store that last read this buffer is done with it
@@ -8,7 +8,7 @@ buffers of its own, which take turns, or one if a second one would cost a stage:
     fence        the writes become visible to the async proxy, which TMA reads through; if C may be
                  D, the loads of its elements come before the store, too
     barrier      all threads have written
-    TMA store    one thread issues it; it overlaps with the next part, if that has another buffer
+    TMA store    one thread issues it; it overlaps with the next slice, if that has another buffer
 
 epilogue_layouts.py has the epilogues for a D that TMA cannot write, and for swap AB.
 """
@@ -37,7 +37,7 @@ class Epilogue:
     d : array
         The result.
     maps : dict
-        Tensor map for each width of a part of the columns. Empty if TMA cannot write D.
+        Tensor map for each width of a column slice. Empty if TMA cannot write D.
     staging : tile
         (consumer, buffer, 64 rows, columns), rows of at most 128 bytes.
     row_reductions : RowReductions or None
@@ -59,18 +59,18 @@ class Epilogue:
         """Row and column of D of a row and a column of the tiles."""
         return row, col
 
-    def parts(self, columns: int):
-        """Columns of each part that passes through a staging buffer at a time."""
-        return column_parts(columns, self.d.dtype.itemsize)
+    def column_slices(self, columns: int):
+        """Columns of each slice that passes through a staging buffer at a time."""
+        return slice_columns(columns, self.d.dtype.itemsize)
 
     @property
     def buffers(self) -> int:
         """Staging buffers of a consumer."""
         return self.staging.shape[1]
 
-    def buffer(self, consumer, part: int, columns: int):
-        """The staging buffer of a part of the columns."""
-        buffer = self.staging[consumer, part % self.buffers]
+    def buffer(self, consumer, index: int, columns: int):
+        """The staging buffer of column slice `index`."""
+        buffer = self.staging[consumer, index % self.buffers]
         swizzle = swizzle_of(columns, self.d.dtype)
         return buffer.with_parts(shape=(64, columns), strides=(columns, 1), swizzle=swizzle)
 
@@ -99,7 +99,7 @@ class Epilogue:
 def make_tma_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int):
     """The epilogue of a D that TMA writes in row-major order. buffers: staging, per consumer."""
     staging, boxes = make_staging(d, config, buffers), {}
-    for width in dict.fromkeys(column_parts(config.stored_columns, d.dtype.itemsize)):
+    for width in dict.fromkeys(slice_columns(config.stored_columns, d.dtype.itemsize)):
         box = *(1,) * (d.ndim - 2), 64, width
         boxes[width] = tc.tensor_map(d, box, swizzle=swizzle_of(width, d.dtype))
     reads_d = traits.has_c and not traits.c_is_row
@@ -107,23 +107,20 @@ def make_tma_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: in
 
 
 def make_staging(d, config: HopperConfig, buffers: int):
-    """Staging buffers of all consumers: 64 rows of the widest part each."""
-    widest = column_parts(config.stored_columns, d.dtype.itemsize)[0]
+    """Staging buffers of all consumers: 64 rows of the widest slice each."""
+    widest = slice_columns(config.stored_columns, d.dtype.itemsize)[0]
     shape = config.consumers, buffers, 64, widest
     return tc.shared(shape, d.dtype, swizzle=swizzle_of(widest, d.dtype))
 
 
-def column_parts(columns: int, itemsize: int):
-    """Split columns into parts of 128 bytes, then of smaller powers of two.
-
-    So each part has a swizzle.
-    """
+def slice_columns(columns: int, itemsize: int):
+    """Split columns into slices of 128 bytes, then of smaller powers of two, so that each has a swizzle."""
     width = SWIZZLE_BYTES // itemsize
-    parts, left = [width] * (columns // width), columns % width
+    slices, left = [width] * (columns // width), columns % width
     while left:
-        parts.append(1 << left.bit_length() - 1)
-        left -= parts[-1]
-    return parts
+        slices.append(1 << left.bit_length() - 1)
+        left -= slices[-1]
+    return slices
 
 
 def swizzle_of(columns: int, dtype):
@@ -144,20 +141,20 @@ def store_elements(acc, elements, consumer, epilogue: Epilogue, batch, m, n, epi
     acc: the fragment whose layout gives each element's row and column.
     """
     thread, reductions = tc.threadIdx.x % WARPGROUP, epilogue.row_reductions
-    parts = epilogue.parts(2 * len(elements))
+    slices = epilogue.column_slices(2 * len(elements))
     reduced = None if reductions is None else reductions.identity()
-    for part in tc.static_range(len(parts)):
-        begin, columns = sum(parts[:part]), parts[part]
-        buffer = epilogue.buffer(consumer, part, columns)
-        # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
+    for i in tc.static_range(len(slices)):
+        begin, columns = sum(slices[:i]), slices[i]
+        buffer = epilogue.buffer(consumer, i, columns)
+        # One TMA store may stay pending, that of the other buffer. An odd number of slices ends in
         # the buffer that the next 64 rows start with: then none may.
-        same = epilogue.buffers == 1 or (part == 0 and len(parts) % 2 == 1)
+        same = epilogue.buffers == 1 or (i == 0 and len(slices) % 2 == 1)
         if thread == 0:
             tc.tma_store_wait(0 if same else 1, read=True)
         consumer_barrier(consumer)
         for first in tc.static_range(begin // 2, (begin + columns) // 2, 8):
             count = min(8, (begin + columns) // 2 - first)
-            layout = [acc.coordinates(first + i) for i in range(count)]
+            layout = [acc.coordinates(first + at) for at in range(count)]
             coords = [(*batch, *epilogue.in_d(m + epilogue.row_of(row), n + col)) for row, col in layout]
             values = epilogue_op(elements[first : first + count], coords)
             if reductions is not None:

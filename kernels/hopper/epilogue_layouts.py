@@ -10,11 +10,11 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import (
     Epilogue,
-    column_parts,
     make_staging,
     make_tma_epilogue,
     pack,
     same_row,
+    slice_columns,
     swizzle_of,
 )
 
@@ -26,7 +26,7 @@ def make_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int = 
     """The epilogue that stores D as it lies. buffers: staging buffers of each consumer."""
     if config.swap_ab:
         return make_swap_ab_epilogue(d, config, traits, buffers)
-    narrowest = column_parts(config.stored_columns, d.dtype.itemsize)[-1]
+    narrowest = slice_columns(config.stored_columns, d.dtype.itemsize)[-1]
     if not traits.store_by_threads and narrowest * d.dtype.itemsize >= MIN_BOX_BYTES:
         return make_tma_epilogue(d, config, traits, buffers)
     staging = make_staging(d, config, buffers)
@@ -46,7 +46,7 @@ class ThreadEpilogue(Epilogue):
 def make_swap_ab_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int):
     """The epilogue of swap AB, by TMA or by threads."""
     width = SWIZZLE_BYTES // d.dtype.itemsize
-    lines = line_parts(config.stored_columns, d.dtype.itemsize)
+    lines = slice_lines(config.stored_columns, d.dtype.itemsize)
     shape = config.consumers, buffers, 64 // width, lines[0], width
     swizzle, maps = swizzle_of(width, d.dtype), {}
     staging = tc.shared(shape, d.dtype, swizzle=swizzle)
@@ -57,8 +57,8 @@ def make_swap_ab_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers
     return SwapABEpilogue(d, maps, staging, traits.row_reductions, reads_d)
 
 
-def line_parts(columns: int, itemsize: int):
-    """Columns of each part. A staging buffer has one line for each column, in any number."""
+def slice_lines(columns: int, itemsize: int):
+    """Columns of each slice. A staging buffer has one line for each column, in any number."""
     width = SWIZZLE_BYTES // itemsize
     left = columns % width
     return [width] * (columns // width) + [left] * (left > 0)
@@ -73,11 +73,11 @@ class SwapABEpilogue(Epilogue):
     def in_d(self, row, col):
         return col, row
 
-    def parts(self, columns: int):
-        return line_parts(columns, self.d.dtype.itemsize)
+    def column_slices(self, columns: int):
+        return slice_lines(columns, self.d.dtype.itemsize)
 
-    def buffer(self, consumer, part: int, columns: int):
-        return self.staging[consumer, part % self.buffers][:, :columns]
+    def buffer(self, consumer, index: int, columns: int):
+        return self.staging[consumer, index % self.buffers][:, :columns]
 
     def stage(self, buffer, values, column: int):
         """Write eight or four values of each thread: columns of the tile become lines of the buffer."""

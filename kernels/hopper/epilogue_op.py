@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tensorcore_dsl.kernels.epilogue_arithmetic import finished
+from tensorcore_dsl.kernels.epilogue_arithmetic import finish_sums
 
 
 def make_epilogue_op(c, alpha, beta, traits):
-    """epilogue_op(sums, coords): `finished` elements, for 8 of them or 4.
+    """epilogue_op(sums, coords): compute elements of D by `finish_sums`, 8 of them or 4.
 
     The eight accumulators of a thread are columns c, c + 1, c + 8, c + 9 of rows r and r + 8, the
     four columns c, c + 1.
@@ -14,7 +14,7 @@ def make_epilogue_op(c, alpha, beta, traits):
 
     def epilogue_op(sums, coords):
         addends = load_c(c, coords, traits) if traits.has_c else ()
-        return finished(sums, addends, coords, alpha, beta, traits)
+        return finish_sums(sums, addends, coords, alpha, beta, traits)
 
     return epilogue_op
 

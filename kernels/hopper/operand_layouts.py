@@ -50,12 +50,12 @@ class MNMajorTiles(OperandTiles):
     ----------
     landing : tile
         (slab, block, k, row or column), as TMA fills the tiles.
-    parts : int
+    k_boxes : int
         Boxes of a block along K.
     """
 
     landing: Any = field(kw_only=True)
-    parts: int = field(kw_only=True)
+    k_boxes: int = field(kw_only=True)
 
     major: ClassVar[str] = "mn"
 
@@ -68,16 +68,16 @@ class MNMajorTiles(OperandTiles):
         """Load this CTA's boxes of a slab, see `OperandTiles.load`."""
         batch = batch[: len(self.map.box) - 2]
         rows, depth = in_array_order(self.axis, *self.map.box[len(batch) :])
-        ctas, shares = self.multicast.ctas, self.boxes * self.parts
+        ctas, shares = self.multicast.ctas, self.boxes * self.k_boxes
         boxes_per_cta = -(-shares // ctas)
         for i in tc.static_range(boxes_per_cta):
             number = self.multicast.index * boxes_per_cta + i
             pred = None if shares % ctas == 0 else number < shares
             box, part = number, 0
-            if self.parts > 1:
-                box, part = number // self.parts, number % self.parts
+            if self.k_boxes > 1:
+                box, part = number // self.k_boxes, number % self.k_boxes
             target = self.landing[slab, box]
-            if self.parts > 1:
+            if self.k_boxes > 1:
                 target = target[part * depth : part * depth + depth]
             first = origin + box * rows
             first = tc.select(first < self.extent, first, 0)
@@ -92,8 +92,8 @@ def make_mn_major_tiles(kind, array, axis: int, side: int, smem, landing, boxes:
     If the blocks do not divide among the CTAs that share a tile, these CTAs share blocks along K.
     """
     multicast, (depth, width) = multicast_of(side, config), landing.shape[2:]
-    parts = largest_divisor(depth // SWIZZLE_ROWS, multicast.ctas // gcd(boxes, multicast.ctas))
-    box = (1,) * (array.ndim - 2) + in_array_order(axis, width, depth // parts)
+    k_boxes = largest_divisor(depth // SWIZZLE_ROWS, multicast.ctas // gcd(boxes, multicast.ctas))
+    box = (1,) * (array.ndim - 2) + in_array_order(axis, width, depth // k_boxes)
     map = tc.tensor_map(array, box, swizzle=SWIZZLE_BYTES)
     size = array.shape[-2:][axis]
-    return kind(map, smem, boxes, multicast, axis, size, landing=landing, parts=parts)
+    return kind(map, smem, boxes, multicast, axis, size, landing=landing, k_boxes=k_boxes)

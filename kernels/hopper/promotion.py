@@ -12,7 +12,12 @@ from functools import partial
 from itertools import product
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits, part_width, promotion_registers
+from tensorcore_dsl.kernels.hopper.config import (
+    HopperConfig,
+    HopperTraits,
+    promoted_columns,
+    promotion_registers,
+)
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import GemmParts, select_wgmma, warp_specialized_gemm
 
@@ -21,7 +26,7 @@ MAX_IN_TURNS = 144  # columns whose accumulators and two sets of products fit th
 
 def promoted_gemm(a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, **consumer_options):
     """D = epilogue(alpha A B + beta C) with promotion. consumer_options: of `consume_promoted`."""
-    width = part_width(config)
+    width = promoted_columns(config)
     warp_specialized_gemm(
         select_wgmma(a.dtype, b.dtype, config.BN, swap_ab=config.swap_ab),
         a,

@@ -199,7 +199,7 @@ def _bind_sm80(
     grid, options = (cdiv(queries, ampere.ROWS), heads, sequences), {"traits": traits}
 
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
-        return (q, k, v, o, o if lse is None else lse, *padded(lists, o), *scalars)
+        return (q, k, v, o, o if lse is None else lse, *fill_lists(lists, o), *scalars)
 
     launch = bind(ampere.attention_kernel, grid, ampere.THREADS, options, arguments(*arrays), stream=stream)
     return lambda *arrays: launch(*arguments(*arrays))
@@ -221,7 +221,7 @@ def _bind_sm90(
 
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
         tickets = _tickets(q, stream)
-        lists = tickets, *padded(lists, tickets)
+        lists = tickets, *fill_lists(lists, tickets)
         return (q, k, v, o, o if lse is None else lse, *lists, *scalars, section)
 
     launch = bind(
@@ -236,7 +236,7 @@ def _bind_sm90(
     return lambda *arrays: launch(*arguments(*arrays))
 
 
-def padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
+def fill_lists(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
     """The two lists of starts and the table; dummy arrays for kernels that do not read them."""
     return *lists, *(stand_in,) * (3 - len(lists))
 

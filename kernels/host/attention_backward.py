@@ -24,7 +24,7 @@ from tensorcore_dsl.kernels.host.attention import (
     check_layout,
     check_lists,
     checked_problem,
-    padded,
+    fill_lists,
     with_check,
 )
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
@@ -220,7 +220,7 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         """The arguments of the three kernels."""
         grad_lse, dq, dk, dv, *lists = others
         *rows, turns, tickets = spaces.allocate(q, stream)
-        starts = padded(tuple(lists), tickets)[:2]
+        starts = fill_lists(tuple(lists), tickets)[:2]
         last = *starts, scale, cap, problem.scale, left, right
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         return before, (q, k, v, grad, *rows, dk, dv, *last), (q, k, v, grad, *rows, dq, *last)
@@ -260,7 +260,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         if splits > 1:
             targets, sums = sums[:2], sums[2:]
         rows = lse_log2, delta
-        starts = padded(tuple(lists), tickets)[:2]
+        starts = fill_lists(tuple(lists), tickets)[:2]
         before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         numbers = *starts, scale, cap, problem.scale, left, right
         key_arguments = *targets, *numbers, heads // groups, splits, section

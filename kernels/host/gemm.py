@@ -250,7 +250,7 @@ def _bind(
     views = partial(with_line_strides, in_a=problem.a, in_b=problem.b)
     a_view, b_view = views(a, b)
     plan = make_plan(replace(problem, a=describe(a_view), b=describe(b_view)), options.family, options.config)
-    padding.announced(plan.copies)
+    padding.warn_of_copies(plan.copies)
     launch = plan.bind((a_view, b_view, *others), options.stream, rows, row_out)
     if a_view is a and b_view is b:
         return launch

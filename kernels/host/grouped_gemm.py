@@ -118,7 +118,7 @@ def _prepare_grouped(
         others = offsets, out, extra, epilogue, stream, config
         return without_terms(lambda a, b: _prepare_grouped(a, b, *others), zero_factors, (a, b), stream)
     check_sm90(dtype)
-    copies = padding.announced((
+    copies = padding.warn_of_copies((
         padding.operand_copy(0, "a", in_a, padding.ROWS, k_only=True),
         padding.operand_copy(1, "b", in_b, padding.COLUMNS),
         padding.result_copy(3, in_d, by_tma=True),

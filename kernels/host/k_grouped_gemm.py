@@ -115,7 +115,7 @@ def _prepare_k_grouped(
         launch = fill if 0 not in shape else launch_nothing
         return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))
     check_sm90(dtype)
-    copies = padding.announced((
+    copies = padding.warn_of_copies((
         padding.operand_copy(0, "a", in_a, padding.COLUMNS, k_only=True, called="M"),
         padding.operand_copy(1, "b", in_b, padding.ROWS, k_only=True, called="N"),
         padding.result_copy(3, in_d, by_tma=True),

@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_
 from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, describe_weights
-from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
+from tensorcore_dsl.kernels.host.plan import Plan, bind_plan, plan_hopper
 from tensorcore_dsl.kernels.problem.families import check_supported, has_negative_stride, stores_without_tma
 from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
 from tensorcore_dsl.kernels.problem.padding import VECTOR_BYTES
@@ -55,7 +55,7 @@ def _prepare(
     problem, d, read = describe_packed(a, b, c, out, options)
     check_written(read | extra.described(), "c", out=out)
     plan = plan_packed(b, problem, options.family, options.config)
-    return prepared(plan, problem, (a, b.operands), c, d, extra, options.stream)
+    return bind_plan(plan, problem, (a, b.operands), c, d, extra, options.stream)
 
 
 def describe_packed(

@@ -66,7 +66,7 @@ class Plan:
     split_operands : bool
         The kernel takes the parts of f32 operands (split_f32.py).
     partial_sums : AmpereTraits or None
-        Traits of D and C, if the kernel stores the sums of `parts` parts of K in memory.
+        Traits of D and C, if the kernel stores the sums of split_k parts of K in memory.
     partial_dtype : DType or None
         Element type of these sums.
     partials : tuple or None
@@ -94,11 +94,6 @@ class Plan:
         """The kernel, its grid, its configuration and traits."""
         rows = [("grid", self.grid), *vars(self.config).items(), *vars(self.traits).items(), *self.extra]
         return html_table(f"plan: {self.kernel.__name__}", ["field", "value"], rows)
-
-    @property
-    def parts(self) -> int:
-        """Parts of K, in a cluster or in memory."""
-        return int(self.config.split_k)
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -129,7 +124,7 @@ class Plan:
         if self.split_operands:
             return bind_split(inner(split_operands=False), arguments, stream)
         if self.partial_sums is not None:
-            sums = self.parts, self.partial_dtype, self.partial_sums
+            sums = self.config.split_k, self.partial_dtype, self.partial_sums
             return bind_split_k(inner(partial_sums=None), arguments, *sums, stream)
         if isinstance(arguments[1], tuple):  # words, scales and zero points of packed weights
             launch = self.bind((arguments[0], *arguments[1], *arguments[2:]), stream)
@@ -168,12 +163,12 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     operands.check_bits(problem.bits)
     if 0 in (*problem.d.shape, problem.K):
         return Plan(None, None, None, 0)
-    conversions, problem = padding.conversions(problem), padding.converted(problem)
+    conversions, problem = padding.conversions(problem), padding.convert_operands(problem)
     family, config = choice.choose_family(problem, family, config)
     copies = (*conversions, *choice.choose_copies(problem, family, config))
     copied = padding.with_copies(problem, copies)
     if family == "sm90":
-        aligned = choice.aligned(problem)
+        aligned = choice.align_operands(problem)
         contiguous = padding.with_copies(aligned, choice.choose_copies(aligned, family))
         plan = _plan_sm90(copied, config, contiguous)
     else:
@@ -186,7 +181,7 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     return replace(plan, copies=copies, summation=partial(summation_of, problem, plan.config))
 
 
-def prepared(
+def bind_plan(
     plan: Plan,
     problem: GemmProblem,
     operands: tuple[Any, ...],
@@ -198,7 +193,7 @@ def prepared(
     """Bind the plan of a problem to arrays like these. operands: those in front of C."""
     shape, scalars, launch = problem.d.shape, (problem.alpha, problem.beta), launch_nothing
     if plan.kernel is not None:
-        padding.announced(plan.copies)
+        padding.warn_of_copies(plan.copies)
         values = *scalars, *extra.values
         launch = bind_with_c(partial(plan.bind, stream=stream), operands, c, problem.c, d, shape, *values)
     return PreparedCall(shape, problem.d.type.dtype, launch, scalars)

@@ -285,7 +285,7 @@ def is_plain(config: HopperConfig) -> bool:
 def _copies(a: Description, b: Description, d: Description, d_argument: int) -> tuple[padding.Copy, ...]:
     """List the copies of operands whose layout the kernels cannot read."""
     check_sm90(a.type.dtype)
-    return padding.announced(
+    return padding.warn_of_copies(
         (
             padding.operand_copy(0, "a", a, padding.ROWS),
             padding.operand_copy(1, "b", b, padding.COLUMNS),

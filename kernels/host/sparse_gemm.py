@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.host.arrays import ZERO_TERMS, zero_terms
 from tensorcore_dsl.kernels.host.launch import EpilogueArgs, PreparedCall, call_with_c, without_terms
 from tensorcore_dsl.kernels.host.operands import GemmOptions
 from tensorcore_dsl.kernels.host.overlap import check_written
-from tensorcore_dsl.kernels.host.plan import Plan, plan_hopper, prepared
+from tensorcore_dsl.kernels.host.plan import Plan, bind_plan, plan_hopper
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress
 from tensorcore_dsl.kernels.problem import families, padding
 from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
@@ -63,7 +63,7 @@ def _prepare(
             options.stream,
         )
     plan = plan_sparse(a, problem, options.config)
-    return prepared(plan, problem, (a.values, a.metadata, b), c, d, extra, options.stream)
+    return bind_plan(plan, problem, (a.values, a.metadata, b), c, d, extra, options.stream)
 
 
 def zero_sparse_factors(values: Any, b: Any) -> tuple[SparseMatrix, Any]:

@@ -113,7 +113,7 @@ def _prepare_swiglu(
         padding.operand_copy(argument, name, operand, axis, k_only=True)
         for argument, ((name, operand), axis) in enumerate(zip(descriptions.items(), axes, strict=True))
     )
-    copies = padding.announced((*operand_copies, padding.result_copy(3, in_d, by_tma=True)))
+    copies = padding.warn_of_copies((*operand_copies, padding.result_copy(3, in_d, by_tma=True)))
     if config is None:
         config = choose_swiglu(M, N, K)
     unsupported = ("k_slabs", "split_k", "swap_ab")

@@ -24,7 +24,13 @@ from tensorcore_dsl.host import (
 )
 from tensorcore_dsl.kernels.choosing import tuning_cache
 from tensorcore_dsl.kernels.choosing.batch_invariance import is_allowed
-from tensorcore_dsl.kernels.choosing.choice import choose_family, is_open, kinds_of, ranked_configs, shape_of
+from tensorcore_dsl.kernels.choosing.choice import (
+    choose_family,
+    kinds_of,
+    may_prefer_sm80,
+    ranked_configs,
+    shape_of,
+)
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.gemm import describe_gemm, gemm, with_line_strides_of
@@ -33,7 +39,7 @@ from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.problem.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.problem.gemm_problem import ANY, GemmProblem
-from tensorcore_dsl.kernels.problem.padding import converted, gemm_copies, with_copies
+from tensorcore_dsl.kernels.problem.padding import convert_operands, gemm_copies, with_copies
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
@@ -117,7 +123,7 @@ def tune(  # noqa: PLR0913
     if 0 in (*problem.d.shape, problem.K):
         size = "x".join(map(str, problem.d.shape))
         raise tc.ArgumentError(f"a product of {size} with K = {problem.K} has nothing to tune")
-    problem = converted(with_line_strides_of(problem, a, b))
+    problem = convert_operands(with_line_strides_of(problem, a, b))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
         gemm,
@@ -186,7 +192,7 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
     copies, configs = gemm_copies(problem, "sm90"), list[Any]()
     if not impossible["sm90"]:
         configs = hopper_candidates(shape_of(problem, copies), allowed)
-    if not impossible["sm80"] and (not configs or is_open(problem)):
+    if not impossible["sm80"] and (not configs or may_prefer_sm80(problem)):
         ranked = ranked_configs(copied, kinds_of(copied, "sm80"))
         configs += [c for _, c in ranked if allowed(c)][:AMPERE_CANDIDATES]
     return configs

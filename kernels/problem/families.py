@@ -149,7 +149,7 @@ def is_assembled(config: HopperConfig, shape: ProblemShape | None = None) -> boo
     uneven = bool(config.registers)
     if shape is not None:
         in_fragments = bool(shape.seen_by(config.swap_ab).in_fragments)
-        uneven |= config.is_crowded(in_fragments, shape.out_bytes, shape.store_by_threads)
+        uneven |= config.exceeds_share(in_fragments, shape.out_bytes, shape.store_by_threads)
     return not uneven or gives_registers()
 
 

@@ -153,7 +153,7 @@ def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
     return tuple(copies)
 
 
-def converted(problem: GemmProblem) -> GemmProblem:
+def convert_operands(problem: GemmProblem) -> GemmProblem:
     """Replace operands of types without kernels on the target by their copies."""
     accumulate = None if problem.accumulate == FAST and not has_wgmma() else problem.accumulate
     return replace(with_copies(problem, conversions(problem)), accumulate=accumulate)
@@ -199,7 +199,7 @@ def copied_bytes(problem: GemmProblem, copies: Iterable[Copy]) -> int:
     return sum(2 * math.prod(x.shape) * x.type.dtype.itemsize for x in operands)
 
 
-def announced(copies: Iterable[Copy | None]) -> tuple[Copy, ...]:
+def warn_of_copies(copies: Iterable[Copy | None]) -> tuple[Copy, ...]:
     """Select the copies that are not None, and warn of each.
 
     A PerformanceWarning at the user's line says which copies each call makes, and which layout needs
@@ -214,7 +214,7 @@ def announced(copies: Iterable[Copy | None]) -> tuple[Copy, ...]:
 
 
 def _users_level() -> int:
-    """Number of frames between `announced` and the user's code that called the package."""
+    """Number of frames between `warn_of_copies` and the user's code that called the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_between(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1

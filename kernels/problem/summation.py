@@ -55,13 +55,13 @@ class Summation:
     chains, warps : int
         Without tensor cores: chains of fused multiply-adds that make the sum, each over every
         `chains`-th element of K, and the warps that compute them. 0 with tensor cores.
-    parts : tuple of int
+    split_k_starts : tuple of int
         First element of each part of K. A part is summed from zero. The sums are added from the left.
     streamk : tuple of int
         Stream-K divides K by the position of an element in D: units, elements of K in a step, rows
         and columns of a tile, group_m, the shape of D, K. Without stream-K: ().
-    row_parts : int
-        Columns of the parts of a row that row reductions add up; 0 without such sums.
+    row_slice_width : int
+        Columns of a slice of a row. Row reductions add up slices, then their sums; 0 without such sums.
     scales : str
         What the scales of packed weights multiply: "weights", which are then rounded to A's type,
         "sums" of `promoted` elements, or the "whole" sum. Without packed weights: "".
@@ -82,9 +82,9 @@ class Summation:
     promoted: int = 0
     chains: int = 0
     warps: int = 0
-    parts: tuple[int, ...] = (0,)
+    split_k_starts: tuple[int, ...] = (0,)
     streamk: tuple[int, ...] = ()
-    row_parts: int = 0
+    row_slice_width: int = 0
     scales: str = ""
     turns: int = 1
     scaled: bool = False
@@ -102,8 +102,8 @@ class Summation:
             "order of K": self._order(),
             "epilogue": self._epilogue(),
         }
-        if self.row_parts:
-            text["row sums"] = f"parts of {self.row_parts} columns are summed, then added from the left"
+        if self.row_slice_width:
+            text["row sums"] = f"parts of {self.row_slice_width} columns are summed, then added from the left"
         return text
 
     def _products(self) -> str:
@@ -145,8 +145,8 @@ class Summation:
                 f"{rows}x{columns}, {group_m} in a group, of a product of {'x'.join(map(str, sizes))}, "
                 f"in steps of {step}"
             )
-        if len(self.parts) > 1:
-            starts = ", ".join(map(str, self.parts))
+        if len(self.split_k_starts) > 1:
+            starts = ", ".join(map(str, self.split_k_starts))
             text += f"; parts that begin at {starts} are summed from zero, then added from the left"
         return text
 
@@ -178,7 +178,7 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
     """Order of summation of a problem by a configuration, on the current target."""
     dtype, in_f16 = problem.multiplied_as, problem.accumulate == tc.f16
     hopper, arch = isinstance(config, HopperConfig), target_arch().name
-    parts, streamk, row_parts, chains, warps = division(problem, config)
+    split_k_starts, streamk, row_slice_width, chains, warps = division(problem, config)
     if chains and dtype != tc.f64:  # tensor cores of f64 are chains of fused multiply-adds, too
         depth, arithmetic = 1, FUSED_MULTIPLY_ADDS
     else:
@@ -195,9 +195,9 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
         promoted=0 if isinstance(config, VectorConfig) else _promoted(config, problem, depth),
         chains=chains,
         warps=warps,
-        parts=parts,
+        split_k_starts=split_k_starts,
         streamk=streamk,
-        row_parts=row_parts,
+        row_slice_width=row_slice_width,
         scaled=problem.alpha != 1,
         adds_c=problem.reads_c,
         epilogue=problem.epilogue,
@@ -219,7 +219,7 @@ def summation_of_packed(
         depth,
         arithmetic,
         promoted=0 if rounded else format.period,
-        parts=tuple(part * chunks // config.split_k * CHUNK for part in range(config.split_k)),
+        split_k_starts=tuple(part * chunks // config.split_k * CHUNK for part in range(config.split_k)),
         scales="sums" if not rounded else "weights" if format.group else "whole",
         turns=config.warps_k if isinstance(config, PackedConfig) else 1,
         scaled=problem.alpha != 1,
@@ -245,13 +245,13 @@ def summation_of_sparse(problem: GemmProblem, config: HopperConfig) -> Summation
 
 
 def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
-    """Fields of a Summation that the configuration decides: parts, streamk, row_parts, chains, warps."""
+    """Compute split_k_starts, streamk, row_slice_width, chains and warps, which the configuration decides."""
     if not problem.dtype.is_float:  # sums are exact modulo 2^32
         return (0,), (), 0, 0, 0
     if isinstance(config, VectorConfig):
         return (0,), (), 0, config.chains, config.warps
-    parts = _parts(config, problem.multiplied_as, problem.K)
-    return parts, _streamk(config, problem), _row_parts(config, problem), 0, 0
+    starts = _split_k_starts(config, problem.multiplied_as, problem.K)
+    return starts, _streamk(config, problem), _row_slice_width(config, problem), 0, 0
 
 
 @lru_cache
@@ -291,7 +291,7 @@ def _step(config: TensorCoreConfig, dtype: tc.DType) -> int:
     return int(SWIZZLE_BYTES * config.k_slabs // dtype.itemsize)
 
 
-def _parts(config: TensorCoreConfig, dtype: tc.DType, K: int) -> tuple[int, ...]:
+def _split_k_starts(config: TensorCoreConfig, dtype: tc.DType, K: int) -> tuple[int, ...]:
     """First elements of the parts of split-K."""
     step, split_k = _step(config, dtype), config.split_k
     steps = cdiv(K, step)
@@ -306,7 +306,7 @@ def _streamk(config: TensorCoreConfig, problem: GemmProblem) -> tuple[int, ...]:
     return config.streamk_units, config.BK, config.BM, config.BN, config.group_m, *sizes
 
 
-def _row_parts(config: TensorCoreConfig, problem: GemmProblem) -> int:
+def _row_slice_width(config: TensorCoreConfig, problem: GemmProblem) -> int:
     """Columns of a part of a row, if reductions add up f32; their sums depend on the order."""
     adds = any(reduction.op == "sum" for reduction in problem.row_reductions)
     if not adds or isinstance(config, AmpereConfig):
