@@ -13,8 +13,8 @@ from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.threads import Mask
 from tensorcore_dsl.interpreter.regions import layout, plan
-from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.frame import NEVER, RegionFrame, Rest
+from tensorcore_dsl.interpreter.regions.code import RegionCode
+from tensorcore_dsl.interpreter.regions.frame import NEVER, ProductFallback, RegionFrame
 from tensorcore_dsl.ir.nodes import Block, Kernel
 from tensorcore_dsl.isa import bounds
 from tensorcore_dsl.isa.effects import Effect
@@ -60,10 +60,10 @@ def run_rows(rows: list[plan.MicroOp], arrays: list[np.ndarray], mask: np.ndarra
     block = plan.RegionBlock(0, len(rows), tuple(steps))
     region = plan.Region(0, len(rows), (block,), (len(rows),), {0: kept}, kept, kept, kept, kept)
     addresses = np.array([array.ctypes.data for array in arrays])
-    code = Code(Program(Kernel("one", [], Block())), [region])
+    code = RegionCode(Program(Kernel("one", [], Block())), [region])
     registers: Any = SimpleNamespace(chunk=SimpleNamespace(threads=THREADS), addresses=addresses, fixed={})
     special = SpecialRegisters(Geometry((1, 1, 1), (THREADS, 1, 1), 0, 1, 0, 0))
-    rest = Rest(THREADS // 32)
+    rest = ProductFallback(THREADS // 32)
     frame = RegionFrame(registers, special, np.zeros(1, np.int64), rest, code, region, {})
     frame.words[layout.ACTIVE] = mask.ctypes.data
     failed = frame.call(frame.address, 0, THREADS)

@@ -144,6 +144,8 @@ class While:
 
 @dataclass(eq=False)
 class If:
+    """Threads whose condition is true execute `then`, the others `orelse`."""
+
     condition: Value
     then: Block
     orelse: Block
@@ -168,7 +170,7 @@ class Label:
 
 @dataclass(eq=False)
 class Goto:
-    """Threads where `condition` does not hold, all without one, go to a label of the same block.
+    """Jump to a label of the same block: threads whose condition is false, or all without a condition.
 
     Only a Goto without a condition may lead back.
     """

@@ -41,7 +41,7 @@ class Operation(NamedTuple):
     whole : bool
         Vectors have the 32 lanes of a warp.
     kinds : str
-        A letter for the kind of the result and of each operand; empty: all are WORD.
+        A letter for the kind of the result and of each operand; empty: all are WORDS.
     """
 
     result: int

@@ -141,7 +141,7 @@ class Program(EagerDict):
     micro_ops : dict
         By position, what compiled code executes (see `regions.plan`).
     flow
-        Where threads go, a `Flow`.
+        Where threads go, a `RegionFlow`.
     cuts : set
         Positions over which no region goes.
     copied : dict

@@ -43,12 +43,12 @@ class RegisterFile:
         program, threads = chunk.program, chunk.threads
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.vregs
-        self.partial: dict[int, np.ndarray] = {}
-        # Masks, by vregs, step or part: of checks that found nothing, of notes that change nothing, and
-        # of compiled parts for which both holds. They stay valid until a register is forgotten, because
-        # the set of written registers only grows.
-        self.found, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
-        self.settled = BoundedCache(MAX_ANSWERS)
+        self.partly_written: dict[int, np.ndarray] = {}
+        # Masks of threads for which a check or a note is done, until a register is forgotten: the set of
+        # written registers only grows. Keys: vregs or a step whose reads were checked; vregs whose writes
+        # were noted; an entry of a region, for both.
+        self.checks_passed, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
+        self.region_checks_passed = BoundedCache(MAX_ANSWERS)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
         self._memory = memory_pool.empty(int(room.sum()) + _LINE)
         start = -self._memory.ctypes.data % _LINE
@@ -134,7 +134,7 @@ class RegisterFile:
 
     def wrote(self, vregs: Iterable[int], new: bool) -> None:
         """Note that the active threads have written registers, which are all `new`, or none is."""
-        chunk, partial = self.chunk, self.partial
+        chunk, partial = self.chunk, self.partly_written
         if new:
             if chunk.checks and not chunk.masks.covers(chunk.mask, chunk.alive):
                 partial.update(dict.fromkeys(vregs, chunk.mask))
@@ -155,7 +155,7 @@ class RegisterFile:
         new = [vreg for vreg in vregs if self.values[vreg] is None]
         for vreg in new:
             self._home(vreg)
-        self.wrote([vreg for vreg in vregs if vreg in self.partial], False)
+        self.wrote([vreg for vreg in vregs if vreg in self.partly_written], False)
         self.wrote(new, True)
         self._noted.keep(key, self.chunk.mask)
 
@@ -168,20 +168,20 @@ class RegisterFile:
 
     def lacks(self, vregs: frozenset[int]) -> bool:
         """True if some active threads have not written some of these registers."""
-        chunk, partial = self.chunk, self.partial
+        chunk, partial = self.chunk, self.partly_written
         key = vregs, id(chunk.mask)
-        if key in self.found:
+        if key in self.checks_passed:
             return False
         for vreg in vregs:
             written = partial.get(vreg, chunk.mask)
             if self.values[vreg] is None or not chunk.masks.covers(written, chunk.mask):
                 return True
-        self.found.keep(key, chunk.mask)
+        self.checks_passed.keep(key, chunk.mask)
         return False
 
     def copy(self, vreg: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
         """Set a register; it stays unwritten in threads that have not written all `sources`."""
-        written = [self.partial[s] for s in sources if s in self.partial]
+        written = [self.partly_written[s] for s in sources if s in self.partly_written]
         if not written:
             self.write(vreg, value, dtype)
             return
@@ -195,9 +195,9 @@ class RegisterFile:
     def forget(self, vreg: int, mask: np.ndarray) -> None:
         """Make a register count as unwritten in these threads."""
         if self.values[vreg] is not None and mask.any():
-            left = self.partial.get(vreg, self.chunk.all_threads) & ~mask
-            self.partial[vreg] = self.chunk.masks.find(left).threads
-            for known in (self.found, self._noted, self.settled):
+            left = self.partly_written.get(vreg, self.chunk.all_threads) & ~mask
+            self.partly_written[vreg] = self.chunk.masks.find(left).threads
+            for known in (self.checks_passed, self._noted, self.region_checks_passed):
                 known.clear()
 
     def check_reads(self, at: int, step: Step) -> None:
@@ -205,7 +205,7 @@ class RegisterFile:
         what it reads; else `found` has the number and the mask."""
         chunk, passed = self.chunk, True
         for vreg in step.reads:
-            written = self.partial.get(vreg)
+            written = self.partly_written.get(vreg)
             if written is None or chunk.masks.covers(written, chunk.mask):
                 passed = passed and self.values[vreg] is not None
                 continue
@@ -218,4 +218,4 @@ class RegisterFile:
                     + chunk.describe(int(np.argmax(lacking)))
                 )
         if passed:
-            self.found.keep((at, id(chunk.mask)), chunk.mask)
+            self.checks_passed.keep((at, id(chunk.mask)), chunk.mask)

@@ -26,7 +26,7 @@ def kept_registers(machine: Machine) -> Registers:
 
     def registers(value: Any) -> tuple[Any, np.ndarray | None]:
         vreg = kept[value]
-        return file.values[vreg], file.partial.get(vreg)
+        return file.values[vreg], file.partly_written.get(vreg)
 
     return registers
 

@@ -13,13 +13,13 @@ from tensorcore_dsl.interpreter.core.program import STOP, Program, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.execution.warpgroup_products import Buffers, InPlace, Together, multiply_all
-from tensorcore_dsl.interpreter.regions.code import Code
+from tensorcore_dsl.interpreter.regions.code import RegionCode
 from tensorcore_dsl.interpreter.regions.plan import (
     NO_REGIONS,
     Region,
     RegionFlow,
     needs_warps,
-    straight,
+    region_of_stretches,
     uses_of,
 )
 from tensorcore_dsl.interpreter.regions.run import cost_of, execute
@@ -138,13 +138,13 @@ def _execute_at_once(program: Program, flow: RegionFlow, products: Sequence[Asyn
     start, end = products[0].at, products[-1].at + 1
     stretches = [range(p.at + 1, q.at) for p, q in pairwise(products)]
     between = [stretch for stretch in stretches if stretch]
-    region = straight(program, flow, between) if between else None
+    region = region_of_stretches(program, flow, between) if between else None
     first = program.steps[start]
     first.run = _chained(
         first.run,
         products,
         region,
-        Code(program, [region] if region else []),
+        RegionCode(program, [region] if region else []),
         *uses_of(program.steps[start:end]),
     )
 
@@ -153,7 +153,7 @@ def _chained(
     alone: Run,
     products: Sequence[AsyncProduct],
     between: Region | None,
-    code: Code,
+    code: RegionCode,
     reads: frozenset[int],
     writes: frozenset[int],
 ) -> Run:

@@ -25,7 +25,7 @@ from tensorcore_dsl.interpreter.execution.hang_report import Group
 from tensorcore_dsl.interpreter.execution.warpgroup_products import Buffers
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
-from tensorcore_dsl.interpreter.regions.frame import RegionFrame, Rest, Witness
+from tensorcore_dsl.interpreter.regions.frame import ProductFallback, RegionFrame, Witness
 from tensorcore_dsl.interpreter.regions.plan import (
     ALL_REGIONS,
     NO_REGIONS,
@@ -68,7 +68,7 @@ class Machine:
         Shows accesses of regions to the race detector.
     products, buffers : dict
         By step, the prepared products of warps and the buffers of products of warpgroups.
-    rest : Rest
+    rest : ProductFallback
         Finishes products of warps that regions cannot compute.
     watchdog : Watchdog
         Notices loops without an end.
@@ -105,7 +105,7 @@ class Machine:
         detector = ctx.sanitizer.detector
         if detector is not None:
             detector.registers = self.registers
-        self.witness, self.rest = Witness(ctx), Rest(ctx.threads // WARP)
+        self.witness, self.rest = Witness(ctx), ProductFallback(ctx.threads // WARP)
         self.memory, self.held = memory.record(ctx, self.witness.function)
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[int, RegisterProducts] = {}
@@ -309,7 +309,7 @@ class Machine:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
         ctx, registers, runs, at = self.ctx, self.registers, self.runs, start
         counts, steps, loops = ctx.tally.counts, ctx.program.steps, ctx.program.loops
-        stop, partial, found = self.stop, registers.partial, registers.found
+        stop, partly_written = self.stop, registers.partly_written
         self._look_ahead(at + 1)
         if not self.budget:  # Otherwise the slice began before cohorts met or parted.
             self.budget, self.marked = MAX_JUMPS, (ctx.reads, ctx.writes)
@@ -319,7 +319,7 @@ class Machine:
                 if stop is not None and stop.is_set():
                     raise KeyboardInterrupt
                 counts[at] += ctx.warps
-                if partial and (at, id(ctx.mask)) not in found:
+                if partly_written and (at, id(ctx.mask)) not in registers.checks_passed:
                     registers.check_reads(at, steps[at])
                 target = runs[at](self)
                 if target is None:

@@ -1,7 +1,7 @@
 """Watchdog of endless launches, and of limits on the iterations of loops.
 
 A thread is stuck when it comes back to the head of a loop and nothing has changed since: neither
-the registers that decide what the loop does (`Loop.deciding`) nor memory, barriers or exits of
+the registers that decide what the loop does (`LoopAnalysis.deciding`) nor memory, barriers or exits of
 other threads. It will repeat this iteration for ever, in any order of threads. The launch is stuck
 when every thread is, or waits and has been asked again since the last change.
 

@@ -50,7 +50,7 @@ def _directory() -> Path | None:
     return forms.directory() if policy.current.regions_on_disk else None
 
 
-class Code:
+class RegionCode:
     """The functions of some regions of a program."""
 
     def __init__(self, program: Program, regions: Sequence[Region]) -> None:
@@ -59,7 +59,7 @@ class Code:
         self.layouts = [layout.FrameLayout(region, self.constants, self.fixed) for region in self.regions]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
-        micro_ops = sum(region.count for region in self.regions)
+        micro_ops = sum(region.micro_op_count for region in self.regions)
         self._level = machine.PLAIN if micro_ops <= PLAIN_MICRO_OPS else machine.FAST
         self._work = micro_ops * (PLAIN_COST if self._level == machine.PLAIN else 1)
         self._spent, self._asked = 0.0, False
@@ -95,7 +95,7 @@ class Code:
         return address
 
     def _key(self) -> str:
-        """The name of the code: what it is made from."""
+        """The name of the code, a digest of all that it depends on."""
         described = [
             (
                 region.start,
@@ -104,7 +104,7 @@ class Code:
                 sorted(region.kept),
                 sorted(region.passed),
                 sorted(region.loaded),
-                [*region.reads],
+                [*region.reads_at_entry],
                 [(b.start, b.end, b.jump, b.whole, b.micro_ops) for b in region.blocks],
             )
             for region in self.regions
@@ -122,7 +122,7 @@ class Code:
         )
 
     def _loaded(self, name: str) -> str | None:
-        """The name, if the code is on disk."""
+        """Load the code from disk; return its name, or None if it is not there."""
         directory = _directory()
         entry = disk_cache.load(name, directory) if directory else None
         if entry is None or entry[1] != _KEY.sources():
@@ -134,7 +134,7 @@ class Code:
         return name
 
     def _compiled(self) -> str:
-        """The name of the code, which is made now."""
+        """Compile the code, store and load it; return its name."""
         name, directory = self._key(), _directory()
         with forms.compiling("regions"):
             code = machine.object_code(self._module(name), self._level)

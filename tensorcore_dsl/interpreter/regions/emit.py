@@ -28,7 +28,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     WARPS,
     WRONG,
 )
-from tensorcore_dsl.interpreter.regions.micro_ops import VECTOR, WHOLE, MicroOps, Pair, kinds
+from tensorcore_dsl.interpreter.regions.micro_ops import VECTOR, WHOLE, Pair, RegionEmitter, kinds
 from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, Region, RegionBlock, Slot
 from tensorcore_dsl.isa.lanes import operation
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES
@@ -73,7 +73,7 @@ class Module:
         return "\n".join([str(self._module), intrinsics, *self._functions])
 
 
-class _Function(MicroOps, EagerDict):
+class _Function(RegionEmitter, EagerDict):
     """The code of a region."""
 
     # -- blocks ------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class _Function(MicroOps, EagerDict):
                 continue
             for name, half in zip(self.variable(slot), self.load_home(slot), strict=True):
                 self.put(f"store {VECTOR[8 * slot[2]]} {half}, ptr {name}, align 64")
-        starts = [at for at in self.region.reads]
+        starts = [at for at in self.region.reads_at_entry]
         cases = " ".join(f"i64 {self.numbers[at]}, label %at{self.numbers[at]}" for at in starts)
         self.put(f"switch i64 {entry}, label %at{self.numbers[starts[0]]} [ {cases} ]")
         for at in starts:

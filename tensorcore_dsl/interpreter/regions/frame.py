@@ -17,7 +17,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import SpecialRegisters
 from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.regions import layout as layouts
-from tensorcore_dsl.interpreter.regions.code import Code, helper
+from tensorcore_dsl.interpreter.regions.code import RegionCode, helper
 from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import Region
 from tensorcore_dsl.isa.fragments import RegisterProducts
@@ -32,14 +32,14 @@ _SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ct
 
 
 class Witness:
-    """Shows accesses to the detector of races that code of regions cannot judge.
+    """Passes the accesses that the code of regions cannot judge to the race detector.
 
     Attributes
     ----------
     function
-        What that code calls.
+        Address of the function that the code calls.
     told : list
-        What these have found, with their positions.
+        Findings: the position of each, and a function that raises or warns.
     """
 
     def __init__(self, ctx: Any) -> None:
@@ -97,7 +97,7 @@ def _show(
         told.append((step, tell_race))
 
 
-class Rest:
+class ProductFallback:
     """Finishes the products of warps that code of regions cannot compute.
 
     Attributes
@@ -167,8 +167,8 @@ class RegionFrame:
         registers: RegisterFile,
         special: SpecialRegisters,
         memory: np.ndarray,
-        rest: Rest,
-        code: Code,
+        rest: ProductFallback,
+        code: RegionCode,
         region: Region,
         parts: Mapping[int, Part],
     ) -> None:

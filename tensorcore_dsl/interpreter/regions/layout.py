@@ -88,8 +88,8 @@ class FrameLayout:
     Attributes
     ----------
     words : dict
-        Number of the word of a slot, of (REFERENCE, function, number), ("copy", position, number), (INPUT,
-        register, number), or (PRODUCTS, position, number).
+        Number of the word of a slot, of (REFERENCE, function, number), ("copy", position, number),
+        (SPECIAL_REGISTER, register, number), or (PRODUCTS, position, number).
     fixed : list
         Slots of parameters, whose values are their words.
     inputs : list

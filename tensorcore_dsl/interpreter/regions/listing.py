@@ -53,7 +53,7 @@ def _steps(program: Program, positions: range) -> Iterator[str]:
 
 
 def _region(program: Program, region: Region) -> Iterator[str]:
-    entries = ", ".join(map(str, region.reads))
+    entries = ", ".join(map(str, region.reads_at_entry))
     yield f"region {region.start} to {region.end}, entered at {entries}, left for {_numbers(region.exits)}"
     for block in region.blocks:
         yield f"  block {block.start} to {block.end}" + (", whole warps" if block.whole else "")

@@ -43,7 +43,7 @@ Pair = tuple[str, str]  # the names of the two vectors of a warp
 Value = dict[str, Pair]  # the kinds in which a register is at hand
 
 
-class MicroOps:
+class RegionEmitter:
     """The code of micro-operations, for one warp: registers are values with names, loaded when first read."""
 
     def __init__(
@@ -59,7 +59,7 @@ class MicroOps:
         self.layout = FrameLayout(region, constants, fixed)
         self.lines: list[str] = []
         self.count = 0
-        self.pieces = not region.straight
+        self.pieces = not region.is_single_path
         self.numbers = {block.start: i for i, block in enumerate(region.blocks)}
         inner = (block.start for block in region.blocks)
         self.stops = {at: i for i, at in enumerate(dict.fromkeys((*self.layout.stops, *inner)))}

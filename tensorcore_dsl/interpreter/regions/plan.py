@@ -41,20 +41,20 @@ class MicroOp(NamedTuple):
     Attributes
     ----------
     name : str
-        Name of the operation, INPUT, PRODUCTS or "access".
+        Name of the operation, SPECIAL_REGISTER, PRODUCTS or "access".
     bits : int
         Width of the operation; 0 for code that semantics emit.
     slots : tuple of Slot
         Registers of the result and the operands. PRODUCTS: of all results, then of all operands.
     numbers : tuple of int
-        Immediate operands. PRODUCTS: the number of results and the multiply-adds of a thread. INPUT:
-        whether threads of a CTA differ in the register.
+        Immediate operands. PRODUCTS: the number of results and the multiply-adds of a thread.
+        SPECIAL_REGISTER: whether threads of a CTA differ in the register.
     access : LaneAccess or None
         How the micro-operation loads or stores. Its `numbers` index the numbers of `layout`.
     function : str
         Name of an operation with references, the special register, or the instruction of PRODUCTS.
     guard : tuple or None
-        Place of an access's guard, and whether it is negated.
+        The vreg of an access's guard, and whether it is negated.
     """
 
     name: str
@@ -110,16 +110,16 @@ class Region(EagerDict):
     ----------
     exits : tuple of int
         Positions outside where threads may go.
-    reads : dict
-        By entry position, the vregs that must have been written there.
+    reads_at_entry : dict
+        By position of an entry, the vregs that must have been written there.
     writes : frozenset of int
-        Places that are written where threads leave.
+        Vregs that are written where threads leave.
     kept : frozenset of int
         `writes`, and vregs that must be stored where threads stop between two blocks.
     passed : frozenset of int
-        Places that one block leaves for others.
+        Vregs that one block leaves for others.
     loaded : frozenset of int
-        Places that are loaded before the first block.
+        Vregs that are loaded before the first block.
     stops : bool
         Threads may stop between two blocks.
     whole : bool
@@ -132,7 +132,7 @@ class Region(EagerDict):
     end: int
     blocks: tuple[RegionBlock, ...]
     exits: tuple[int, ...]
-    reads: dict[int, frozenset[int]]
+    reads_at_entry: dict[int, frozenset[int]]
     writes: frozenset[int]
     kept: frozenset[int]
     passed: frozenset[int]
@@ -142,20 +142,20 @@ class Region(EagerDict):
     forks: bool = False
 
     @property
-    def straight(self) -> bool:
+    def is_single_path(self) -> bool:
         """True if all threads take one way through it."""
         return len(self.blocks) == len(self.exits) == 1
 
     @cached_property
-    def turns(self) -> bool:
+    def has_loop(self) -> bool:
         """True if it has loops."""
         return any(
             block.jump is not None and self.start <= block.jump[0] < block.end for block in self.blocks
         )
 
     @property
-    def count(self) -> int:
-        """Its micro-operations."""
+    def micro_op_count(self) -> int:
+        """Number of its micro-operations."""
         return sum(len(block.micro_ops) for block in self.blocks)
 
     @cached_property
@@ -192,7 +192,7 @@ def instruction_ops(
 ) -> list[MicroOp]:
     """The micro-operations of an instruction; none if it has no compiled form.
 
-    immediate: the numbers of immediate operands, whose slots are `NOTHING`.
+    immediate: the numbers of immediate operands, whose slots are NO_SLOT.
     """
     ops_or_none = []
     for op in operations(instr, tuple(sorted((immediate or {}).items()))):
@@ -277,7 +277,7 @@ class RegionFlow:
         return [level == 0 for level in accumulate(changes)]
 
     def solve(self, inside: range, live: list[int]) -> list[int]:
-        """`live`, by position, with what it is inside of a stretch; the rest stays as it is."""
+        """Compute the live vregs of the positions in `inside`; those of other positions are given."""
         changed = True
         while changed:
             changed = False
@@ -418,7 +418,7 @@ def _first_of_each(positions: Iterable[int], edges: Iterable[int]) -> set[int]:
     return set(first.values())
 
 
-def straight(program: Program, flow: RegionFlow, parts: Sequence[range]) -> Region:
+def region_of_stretches(program: Program, flow: RegionFlow, parts: Sequence[range]) -> Region:
     """Make a region of consecutive stretches of steps without jumps."""
     steps, everywhere = program.steps, [at for part in parts for at in part]
     micro_ops = tuple((at, micro_op) for at in everywhere for micro_op in program.micro_ops[at])

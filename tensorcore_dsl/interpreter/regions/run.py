@@ -14,7 +14,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.regions import layout as layouts
-from tensorcore_dsl.interpreter.regions.code import Code
+from tensorcore_dsl.interpreter.regions.code import RegionCode
 from tensorcore_dsl.interpreter.regions.frame import NEVER, RegionFrame
 from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import (
@@ -38,17 +38,17 @@ OWN_CODE = 48  # micro-operations of a region whose code is not made together wi
 
 @without_collections()
 def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
-    """The functions of a program's steps: where threads may start in a region, those execute it."""
+    """The functions of a program's steps; those of entries of regions run the region."""
     region_runs = list(runs)
     regions = regions_of(program, program.flow, program.cuts, level)
     # A region with loops or many micro-operations soon takes long enough to be worth code of its own.
-    large = [region for region in regions if region.turns or region.count >= OWN_CODE]
-    for some in (*([region] for region in large), [r for r in regions if r not in large]):
-        code = Code(program, some)
-        for region in some:
+    large = [region for region in regions if region.has_loop or region.micro_op_count >= OWN_CODE]
+    for compiled_together in (*([region] for region in large), [r for r in regions if r not in large]):
+        code = RegionCode(program, compiled_together)
+        for region in compiled_together:
             stretch = range(region.start, region.end)
             uses = [program.copied[at] for at in stretch if at in program.copied]
-            for at in region.reads:
+            for at in region.reads_at_entry:
                 region_runs[at] = _executing(runs[at], code, region, at, uses)
     inside = {at for region in regions for at in range(region.start, region.end)}
     filled = program.fixed.union(vreg for vreg, _, registers in program.constants if registers is not None)
@@ -60,7 +60,7 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
     return region_runs
 
 
-def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[RegisterUse]) -> Run:
+def _executing(alone: Run, code: RegionCode, region: Region, at: int, uses: Sequence[RegisterUse]) -> Run:
     """The function that executes `region` for threads that enter it at position `at`.
 
     alone: the fallback, which executes the one step at `at`. It runs when the region cannot be
@@ -68,10 +68,10 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
     threads have not written a register that it reads, or its products are not computed in blocks;
     its code is not compiled yet. uses: registers of asynchronous products that the steps use.
     """
-    end, reads = region.end, region.reads[at]
+    end, reads = region.end, region.reads_at_entry[at]
     entry = [block.start for block in region.blocks].index(at)
     whole = region.whole or region.blocks[entry].whole
-    finish = _straight_end(region) if region.straight else _end(region, at)
+    finish = _straight_end(region) if region.is_single_path else _end(region, at)
     copies = [
         (position, micro_op)
         for block in region.blocks
@@ -84,7 +84,7 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
         for _, micro_op in block.micro_ops
         if micro_op.name == PRODUCTS
     }
-    cost, micro_ops = cost_of(region), region.count
+    cost, micro_ops = cost_of(region), region.micro_op_count
 
     def in_blocks(ctx: Any) -> bool:
         return all(fragments.are_blocks(ctx, instruction(name)) for name in products)
@@ -92,7 +92,7 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
         key = region, at, id(ctx.mask)
-        new = key not in registers.settled
+        new = key not in registers.region_checks_passed
         if (
             ctx.limit < end
             or (whole and ctx.lanes != WARP * ctx.warps)
@@ -122,13 +122,13 @@ def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[R
         ctx.async_copies.queue += [copy for copy in issued.values() if copy.mask.any()]
         if new:
             registers.wrote_all(region.writes)
-            registers.settled.keep(key, ctx.mask)
+            registers.region_checks_passed.keep(key, ctx.mask)
         return finish(machine, used)
 
     return run
 
 
-def frame_of(machine: Machine, code: Code, region: Region, number: int) -> RegionFrame:
+def frame_of(machine: Machine, code: RegionCode, region: Region, number: int) -> RegionFrame:
     """The frame of one of the threads of the team that execute a region."""
     rest, steps = machine.rest, machine.ctx.program.products
     parts = {
@@ -141,7 +141,7 @@ def frame_of(machine: Machine, code: Code, region: Region, number: int) -> Regio
 def execute(
     machine: Machine,
     frames: dict[int, RegionFrame],
-    code: Code,
+    code: RegionCode,
     region: Region,
     entry: int,
     cost: float,
@@ -152,7 +152,7 @@ def execute(
     Returns the frames that were used, one for each thread of the team.
     """
     ctx, detector = machine.ctx, machine.ctx.sanitizer.detector
-    active, budget = address_of(ctx.mask), machine.watchdog.budget if region.turns else 0
+    active, budget = address_of(ctx.mask), machine.watchdog.budget if region.has_loop else 0
 
     def some(first: int, last: int, number: int) -> bool:
         frame = frames.get(number)
@@ -279,8 +279,8 @@ def _guarded(region: Region) -> list[tuple[int, Callable[[Machine, int], None]]]
 
 def cost_of(region: Region) -> float:
     """Nanoseconds of a thread, roughly."""
-    micro_ops = region.count
-    turns = 1 if region.straight else 16
+    micro_ops = region.micro_op_count
+    turns = 1 if region.is_single_path else 16
     products = sum(
         micro_op.numbers[1]
         for block in region.blocks
