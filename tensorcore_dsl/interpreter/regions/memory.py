@@ -6,7 +6,6 @@ Addresses and values of its 32 lanes lie side by side. All functions return 0, o
 
 from __future__ import annotations
 
-from ctypes import POINTER
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,9 +29,8 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     NOTE,
     OWN,
     STORE,
-    Area,
+    Areas,
     Book,
-    areas_at,
     has_nodes,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
@@ -94,7 +92,7 @@ _SHARED = RecordKind(
     shadow.Shared,
     (_BYTES, _BYTES, _BYTES, BOOLEAN, _array(np.uint32, 2), _array(np.uint16, 2), _EPOCHS, _EPOCHS),
 )
-_AREAS = POINTER(Area) * 3
+_AREAS = Areas * 3
 _OF_RACES = CObjectKind(Book), CObjectKind(_AREAS), _NUMBERS
 KIND = RecordKind(Memories, (_ROWS, _SHARED, COUNT, COUNT, *_OF_RACES, COUNT, COUNT))
 
@@ -104,8 +102,9 @@ def record(ctx: Any, witness: int) -> tuple[np.ndarray, Memories]:
     detector, shown = ctx.sanitizer.detector, cast(Any, show)
     of_races = Book(), _AREAS(), np.zeros(3, np.int64)
     if detector is not None:
-        areas = [detector.areas[memory] for memory in range(3)]
-        of_races = detector.book, _AREAS(*map(areas_at, areas)), np.array([*map(len, areas)], np.int64)
+        where = [detector.where[memory] for memory in range(3)]
+        lengths = np.array([one.length for one in where], np.int64)
+        of_races = detector.book, _AREAS(*(one.areas for one in where)), lengths
     peers, seen = (0, 0) if detector is None else (detector.peers, shown.address())
     shared = ctx.shared.storage.arrays
     memories = Memories(ctx.globals.table, shared, ctx.group, peers, *of_races, witness, seen)

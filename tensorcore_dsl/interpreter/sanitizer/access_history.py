@@ -28,7 +28,7 @@ of strong instructions (atomics, volatile, relaxed and stronger) of one size are
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, c_int64, c_uint8, c_uint32
+from ctypes import POINTER, Structure, c_int64, c_uint8, c_uint32, sizeof
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,7 +151,8 @@ class Book(Structure):
 
 # The structures as NumPy sees them.
 AREA, CONFLICT, LOGGED_LOAD = map(np.dtype, (Area, Conflict, LoggedLoad))
-_POINTERS: dict[str, Any] = {name: kind for name, kind, *_ in Book._fields_}
+Areas = POINTER(Area)
+_BOOK_WORDS = c_int64 * (sizeof(Book) // 8)
 
 
 class StoreEquality(NamedTuple):
@@ -200,14 +201,15 @@ class Actor(NamedTuple):
 
 
 def areas_at(areas: np.ndarray) -> Any:
-    """The pointer to an array of `Area` that compiled functions take."""
-    return areas.ctypes.data_as(POINTER(Area))
+    """The pointer to an array of `Area` that compiled functions take. The array must outlive it."""
+    return Areas(Area.from_address(areas.ctypes.data))
 
 
 def point(book: Book, **arrays: np.ndarray) -> None:
     """Let pointers of the book point to arrays, which must outlive it."""
+    words = _BOOK_WORDS.from_buffer(book)  # faster than pointers of ctypes
     for name, array in arrays.items():
-        setattr(book, name, array.ctypes.data_as(_POINTERS[name]))
+        words[getattr(Book, name).offset // 8] = array.ctypes.data
 
 
 @inlined
