@@ -116,15 +116,17 @@ def gemms(options: argparse.Namespace) -> int:
     """Whole kernels. The records of cases that nobody asked for stay; those of no case go."""
     path = options.out / "gemm_kernels.json"
     chosen = [case for case in CASES if options.only in case.name]
-    found = {case.name: {"seed": seed_of(case), "digest": digest(run_case(case, "cuda"))} for case in chosen}
+    gemms_by_name = {
+        case.name: {"seed": seed_of(case), "digest": digest(run_case(case, "cuda"))} for case in chosen
+    }
     known = json.loads(path.read_text()) if path.exists() else {}
-    known |= found
+    known |= gemms_by_name
     records = {case.name: known[case.name] for case in CASES if case.name in known}
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in records.items())
     path.write_text(f"{{\n{lines}\n}}\n")
     different = 0
     for case in chosen if options.check else ():
-        if digest(run_case(case, "cpu", ARCH)) != found[case.name]["digest"]:
+        if digest(run_case(case, "cpu", ARCH)) != gemms_by_name[case.name]["digest"]:
             different += 1
             print(f"DIFFERENT {case.name}")
     print(f"{len(chosen)} kernels captured")
@@ -154,10 +156,10 @@ def agrees(instr: Any, words: np.ndarray, arch: str) -> bool:
     if not len(mismatches):
         return True
     word, thread = mismatches[0]
-    given = [[hex(int(x)) for x in i[thread]] if isinstance(i, np.ndarray) else i for i in images]
+    operands = [[hex(int(x)) for x in i[thread]] if isinstance(i, np.ndarray) else i for i in images]
     print(
         f"DIFFERENT {instr}: {len(mismatches)} of {words.size} words; thread {thread} word {word}: "
-        f"GPU {words[word, thread]:08x}, CPU {cpu[word, thread]:08x}, operands {given}"
+        f"GPU {words[word, thread]:08x}, CPU {cpu[word, thread]:08x}, operands {operands}"
     )
     return False
 

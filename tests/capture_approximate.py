@@ -160,7 +160,7 @@ class Gpu:
 
 def survey(form: str, gpu: Gpu, pool: ThreadPoolExecutor, seconds: float) -> list[Any]:
     """One record: inputs, mismatches, largest distance, examples."""
-    start, found = time.time(), []
+    start, surveys = time.time(), []
     waiting: list[tuple[Future[Finding], np.ndarray]] = []
     free = list(gpu.pinned)
     for chunk in spread(TOTAL // CHUNK):
@@ -168,12 +168,12 @@ def survey(form: str, gpu: Gpu, pool: ThreadPoolExecutor, seconds: float) -> lis
             break
         if not free:
             future, buffer = waiting.pop(0)
-            found.append(future.result())
+            surveys.append(future.result())
             free.append(buffer)
         out = gpu.sweep(form, chunk * CHUNK, free.pop())
         waiting.append((pool.submit(compare, form, chunk * CHUNK, out), out))
-    found += [future.result() for future, _ in waiting]
-    counts, wrong, far, shown = zip(*found, strict=True)
+    surveys += [future.result() for future, _ in waiting]
+    counts, wrong, far, shown = zip(*surveys, strict=True)
     worst = -1 if -1 in far else max(far)
     examples = sorted(e for some in shown for e in some)
     return [sum(counts), sum(wrong), worst, examples[:: max(1, len(examples) // EXAMPLES)][:EXAMPLES]]
@@ -206,13 +206,13 @@ def sample_inputs(form: str) -> np.ndarray:
 
 def cases() -> dict[str, tuple[str, int | None]]:
     """Samples of every form, and whole binades: the form and, of a binade, the first input."""
-    found: dict[str, tuple[str, int | None]] = {form: (form, None) for form in forms()}
+    cases_by_name: dict[str, tuple[str, int | None]] = {form: (form, None) for form in forms()}
     for op, (exponents, signs) in BINADES.items():
         form = f"{op}.approx.f32" if op == "tanh" else f"{op}.approx.ftz.f32"
         for exponent, sign in itertools.product(exponents, signs):
             base = (exponent + 127) << 23 | (1 << 31 if sign == "-" else 0)
-            found[f"{op}_{base:08x}"] = form, base
-    return found
+            cases_by_name[f"{op}_{base:08x}"] = form, base
+    return cases_by_name
 
 
 def inputs(form: str, base: int | None) -> np.ndarray:
@@ -247,18 +247,18 @@ def main() -> None:
 
 def compare_all(gpu: Gpu, workers: int, options: argparse.Namespace) -> None:
     path = options.out / "approximate.json"
-    found = json.loads(path.read_text()) if options.only and path.exists() else {}
+    records = json.loads(path.read_text()) if options.only and path.exists() else {}
     with ThreadPoolExecutor(workers) as pool:
         for form in forms(options.only):
             start = time.time()
             on_cpu(form, np.arange(1 << 12, dtype=np.uint32))  # compiles and loads tables
-            found[form] = survey(form, gpu, pool, options.seconds)
-            print(form, *found[form], f"{time.time() - start:.1f} s", flush=True)
-            write(path, found)
+            records[form] = survey(form, gpu, pool, options.seconds)
+            print(form, *records[form], f"{time.time() - start:.1f} s", flush=True)
+            write(path, records)
 
 
-def write(path: Path, found: dict[str, Any]) -> None:
-    lines = (f"{json.dumps(form)}: {json.dumps(record)}" for form, record in found.items())
+def write(path: Path, records: dict[str, Any]) -> None:
+    lines = (f"{json.dumps(form)}: {json.dumps(record)}" for form, record in records.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -57,9 +57,9 @@ class Case:
     def run(self, run: Run) -> np.ndarray:
         """The bytes of all that the kernel has written."""
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
-        given = [made(rng) if callable(made) else np.copy(made) for made in self.given]
+        inputs = [made(rng) if callable(made) else np.copy(made) for made in self.given]
         written = [np.zeros(shape, dtype) for shape, dtype in self.written]
-        arguments = [*written, *given] if self.after else [*given, *written]
+        arguments = [*written, *inputs] if self.after else [*inputs, *written]
         run(self.kernel, *self.launch, *arguments, **self.constants)
         return np.concatenate([w.reshape(-1).view(np.uint8) for w in written])
 

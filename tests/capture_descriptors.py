@@ -29,7 +29,7 @@ LAYOUTS = ("K", "MN", "K, inside lines")
 
 def descriptors(depth: int) -> np.ndarray:
     """(LAYOUTS * CASES,): MN-major matrices are packed tightly; `depth` bytes of K."""
-    found = []
+    words = []
     for layout, (swizzle, base, line) in itertools.product(LAYOUTS, CASES):
         atom, start = 8 * (swizzle or 16), 128 * line
         if layout == "MN":  # atoms along K (depth / 16 of them), then along N
@@ -40,8 +40,8 @@ def descriptors(depth: int) -> np.ndarray:
             stride = atom if swizzle else 8 * depth
             start += 16 * (1 + (base + line) % 7) if layout != "K" else 0
         fields = start >> 4, leading >> 4 << 16, stride >> 4 << 32
-        found.append(sum(fields) | base << 49 | CODES[swizzle] << 62)
-    return np.array(found, np.uint64)
+        words.append(sum(fields) | base << 49 | CODES[swizzle] << 62)
+    return np.array(words, np.uint64)
 
 
 def identity(sparse: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -84,29 +84,29 @@ def numbers(out: np.ndarray, sparse: bool) -> np.ndarray:
     instr = isa.instruction(FORMS["sparse" if sparse else "dense"])
     row, col = (instr.results[0].layout.coords[..., i] for i in range(2))
     values = out.view(np.float32).reshape(-1, WARPGROUP, 32)
-    found = np.zeros((len(values), 64, 64), np.uint16)
-    found[:, row, col] = values.astype(np.uint16)
-    return found[:, :rows].reshape(len(LAYOUTS), len(SWIZZLES), 8, 8, rows, 64)
+    matrices = np.zeros((len(values), 64, 64), np.uint16)
+    matrices[:, row, col] = values.astype(np.uint16)
+    return matrices[:, :rows].reshape(len(LAYOUTS), len(SWIZZLES), 8, 8, rows, 64)
 
 
 def run(sparse: bool, emulate: bool) -> np.ndarray:
-    given = arrays(sparse)
-    shape = len(given[2]), WARPGROUP
+    inputs = arrays(sparse)
+    shape = len(inputs[2]), WARPGROUP
     if emulate:
-        warpgroup_kernel.emulator(ARCH)[shape](*given, **constants(sparse))
+        warpgroup_kernel.emulator(ARCH)[shape](*inputs, **constants(sparse))
     else:
         with tc.target("cuda"):
-            warpgroup_kernel[shape](*given, **constants(sparse))
-    return numbers(given[-1], sparse)
+            warpgroup_kernel[shape](*inputs, **constants(sparse))
+    return numbers(inputs[-1], sparse)
 
 
 def capture(path: Path, emulate: bool) -> int:
     """Write what the GPU reads to `path`, as npz; the number of cases that the emulator reads
     differently."""
-    found = {kind: run(kind == "sparse", emulate) for kind in FORMS}
+    results = {kind: run(kind == "sparse", emulate) for kind in FORMS}
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **found)
-    return sum(compared(kind, got) for kind, got in found.items())
+    np.savez_compressed(path, **results)
+    return sum(compared(kind, got) for kind, got in results.items())
 
 
 def compared(kind: str, got: np.ndarray) -> int:

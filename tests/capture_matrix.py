@@ -50,8 +50,8 @@ def on_gpu(probe: Probe) -> list[np.ndarray]:
     with tc.target("cuda"):
         probe.kernel[probe.launch_shape(CHUNKS)](*held, **probe.constants())
     outputs = 2 if isinstance(probe, matrix_probes.MemoryProbe) else 1
-    given = [None] * (len(arrays) - outputs)
-    return probe.results((*given, *(h.copy_to_host() for h in held[-outputs:])), CHUNKS)
+    inputs = [None] * (len(arrays) - outputs)
+    return probe.results((*inputs, *(h.copy_to_host() for h in held[-outputs:])), CHUNKS)
 
 
 def emulated(probe: Probe) -> list[np.ndarray]:
@@ -152,10 +152,10 @@ def capture_all(folder: Path, only: str, check: bool, emulate: bool, workers: in
     run = emulated if emulate else on_gpu
     names = [p.instr.mnemonic for p in matrix_probes.probes_of(ARCH, only)]
     answers = spread(ordered(names), lambda m: capture(m, run, check), workers, seconds)
-    found = list(reported(answers))
-    matrix_records.write(folder, {a.mnemonic: a.record for a in found if a.record is not None})
-    keep(folder / "mismatches.npz", found)
-    return summary(names, found)
+    reports = list(reported(answers))
+    matrix_records.write(folder, {a.mnemonic: a.record for a in reports if a.record is not None})
+    keep(folder / "mismatches.npz", reports)
+    return summary(names, reports)
 
 
 def replay_all(folder: Path, only: str, workers: int, seconds: float) -> int:
@@ -183,11 +183,11 @@ def reported(answers: Iterator[Answer]) -> Iterator[Answer]:
         yield answer
 
 
-def keep(path: Path, found: list[Answer]) -> None:
+def keep(path: Path, answers: list[Answer]) -> None:
     """The first words of chunks that differ, as long as there is room."""
     tables: dict[str, np.ndarray] = {}
     left = MOST
-    for answer in found:
+    for answer in answers:
         for chunk, words in answer.kept.items():
             if words.size <= left:
                 tables[f"{answer.mnemonic} {chunk}"] = words
@@ -196,9 +196,9 @@ def keep(path: Path, found: list[Answer]) -> None:
         np.savez_compressed(path, **tables)
 
 
-def summary(names: list[str], found: list[Answer]) -> int:
+def summary(names: list[str], answers: list[Answer]) -> int:
     """Print counts by family; the number of forms that differ or are missing."""
-    answered = {a.mnemonic: a for a in found}
+    answered = {a.mnemonic: a for a in answers}
     bad = 0
     for name in sorted({matrix_records.family(n) for n in names}):
         instrs = [n for n in names if matrix_records.family(n) == name]

@@ -206,7 +206,7 @@ def cases() -> dict[str, tuple[Any, int, int, list[np.ndarray], dict[str, Any]]]
     draw = np.random.default_rng(29)
     lines = draw.standard_normal((16, 8, 32)).astype(np.float32)
     words = draw.integers(0, 1 << 30, (16, 64)).astype(np.uint32)
-    found: dict[str, Any] = {
+    launches: dict[str, Any] = {
         "push": (push, 16, 64, [np.zeros_like(words)], {}),
         "hand over": (hand_over, 2, 32, [np.zeros(32, np.uint32)], {}),
         "fill peer": (fill_peer, 4, 64, [np.zeros((4, 64), np.uint32)], {}),
@@ -215,20 +215,20 @@ def cases() -> dict[str, tuple[Any, int, int, list[np.ndarray], dict[str, Any]]]
     for peers in (2, 4, 8):
         for swizzle in (0, 128):
             constants = {"peers": peers, "swizzle": swizzle}
-            found[f"total {peers} {swizzle}"] = (total, 16, 32, [lines, np.zeros_like(lines)], constants)
+            launches[f"total {peers} {swizzle}"] = (total, 16, 32, [lines, np.zeros_like(lines)], constants)
     for operation in ("add", "min", "max", "and", "or", "xor"):
         out = np.zeros((4, 64, 2), np.uint32)
-        found[f"red {operation}"] = (count, 4, 64, [out], {"operation": operation, "returns": False})
+        launches[f"red {operation}"] = (count, 4, 64, [out], {"operation": operation, "returns": False})
     for tiny in TINY:
         for returns in (False, True):
-            found[f"add {tiny!r} {returns}"] = (
+            launches[f"add {tiny!r} {returns}"] = (
                 add_tiny,
                 4,
                 32,
                 [np.array([tiny]), np.zeros(1, tiny.dtype)],
                 {"returns": returns},
             )
-    return found
+    return launches
 
 
 @tc.kernel

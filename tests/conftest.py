@@ -188,8 +188,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         if importlib.util.find_spec(package) is None:
             terminalreporter.write_line(f"{package} is not installed: {tests} did not run", yellow=True)
     if config.option.record and exitstatus in (0, 1):  # not of a run that was cut
-        outcomes = {name: len(found) for name, found in terminalreporter.stats.items()}
-        given = shlex.join(map(str, config.invocation_params.args))
-        arguments = re.sub(r"(^| )--record=\S+", "", given).strip()
+        outcomes = {name: len(reports) for name, reports in terminalreporter.stats.items()}
+        command = shlex.join(map(str, config.invocation_params.args))
+        arguments = re.sub(r"(^| )--record=\S+", "", command).strip()
         row = suite_record.row(outcomes, time.monotonic() - BEGUN, arguments)
         Path(config.option.record).write_text(row)

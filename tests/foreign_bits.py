@@ -193,22 +193,22 @@ class Launch:
         """Where bits differ: the number of elements, and the first."""
         texts = []
         for i, (pointer, wanted) in enumerate(self.arrays):
-            found = np.empty_like(wanted)
-            size = ctypes.c_size_t(found.nbytes)
+            actual = np.empty_like(wanted)
+            size = ctypes.c_size_t(actual.nbytes)
             self.driver(
-                "cuMemcpyDtoH_v2", found.ctypes.data_as(ctypes.c_void_p), ctypes.c_uint64(pointer), size
+                "cuMemcpyDtoH_v2", actual.ctypes.data_as(ctypes.c_void_p), ctypes.c_uint64(pointer), size
             )
             self.driver("cuMemFree_v2", ctypes.c_uint64(pointer))
             words = [
                 x.reshape(-1).view(f"u{x.itemsize}") if x.itemsize < 16 else x.reshape(-1)
-                for x in (found, wanted)
+                for x in (actual, wanted)
             ]
             mismatches = np.flatnonzero(words[0] != words[1])
             if len(mismatches):
                 first = int(mismatches[0])
-                gpu, here = found.reshape(-1)[first], wanted.reshape(-1)[first]
+                gpu, here = actual.reshape(-1)[first], wanted.reshape(-1)[first]
                 texts.append(
-                    f"array {i}: {len(mismatches)} of {found.size}, first [{first}] GPU {gpu!r}, emulated {here!r}"
+                    f"array {i}: {len(mismatches)} of {actual.size}, first [{first}] GPU {gpu!r}, emulated {here!r}"
                 )
         return "; ".join(texts)
 

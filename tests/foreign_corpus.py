@@ -59,8 +59,8 @@ SYNCHRONISATION = re.compile(
 def without(text: str, name: str, nth: int) -> str:
     """PTX without the n-th synchronisation of a kernel."""
     start = text.index(f".entry {name}(")
-    found = list(SYNCHRONISATION.finditer(text, start))[nth]
-    return text[: found.start()] + "\n" + text[found.end() :]
+    match = list(SYNCHRONISATION.finditer(text, start))[nth]
+    return text[: match.start()] + "\n" + text[match.end() :]
 
 
 def compared(case: Any, arguments: Sequence[Any]) -> None:
@@ -68,12 +68,12 @@ def compared(case: Any, arguments: Sequence[Any]) -> None:
     for place, x in enumerate(case.arguments):
         if not isinstance(x, np.ndarray):
             continue
-        found, wanted = np.asarray(arguments[place]), np.asarray(case.wanted.get(place, x))
+        actual, wanted = np.asarray(arguments[place]), np.asarray(case.wanted.get(place, x))
         if case.tolerance and place in case.wanted:
             close = {"rtol": case.tolerance, "atol": case.tolerance}
-            np.testing.assert_allclose(found.astype(float), wanted.astype(float), **close)
+            np.testing.assert_allclose(actual.astype(float), wanted.astype(float), **close)
         else:
-            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(actual, wanted)
 
 
 def numbers(n: int, dtype: Any = np.int32, low: int = 0, high: int = 100) -> np.ndarray:

@@ -44,9 +44,9 @@ def modules() -> Iterator[tuple[str, tc.ptx.Module]]:
 
 
 def main(files: list[str]) -> int:
-    given = ((file, tc.ptx.load(file)) for file in files) if files else modules()
+    loaded = ((file, tc.ptx.load(file)) for file in files) if files else modules()
     total, read, kernels = 0, 0, 0
-    for where, module in given:
+    for where, module in loaded:
         for name in module:
             size = sum(isinstance(node, Statement) for node in module._functions[name].body)
             try:

@@ -90,39 +90,39 @@ class Case:
 
 
 def _cases() -> list[Case]:
-    found = []
+    cases = []
     layouts = ("nn", "nt", "tn", "tt")
     for dtype, (place, size) in itertools.product(MMA_DTYPES, enumerate(SIZES)):
         for layout in layouts if place < 3 else layouts[place % 4 : place % 4 + 1]:
             config = RECORDED_CONFIGS.get(dtype) if size == SIZES[-1] else None
-            found.append(Case(dtype, *size, layout, config=config))
+            cases.append(Case(dtype, *size, layout, config=config))
         if place < 2:
-            found.append(Case(dtype, *size, "nt", alpha=3, beta=-2))
+            cases.append(Case(dtype, *size, "nt", alpha=3, beta=-2))
     for size in SIZES[:3]:
-        found.append(Case("f16", *size, "nt", accumulate="f16"))
-    return found + _wgmma_cases()
+        cases.append(Case("f16", *size, "nt", accumulate="f16"))
+    return cases + _wgmma_cases()
 
 
 def _wgmma_cases() -> list[Case]:
     """Problems whose lines start at multiples of 16 bytes, as TMA wants them."""
-    found = []
+    cases = []
     for M, N, K in ((128, 256, 128), (200, 72, 144), (16, 512, 256)):
         for dtype in ("bf16", "f16", "tf32", "s8", "e4m3"):
             accumulate = "fast" if dtype == "e4m3" else ""
-            found.append(Case(dtype, M, N, K, "nt", accumulate=accumulate, family="sm90"))
+            cases.append(Case(dtype, M, N, K, "nt", accumulate=accumulate, family="sm90"))
         for layouts in ("nn", "tn", "tt"):
-            found.append(Case("bf16", M, N, K, layouts, family="sm90"))
-        found.append(Case("bf16", M, N, K, "nt", alpha=3, beta=-2, family="sm90"))
-        found.append(Case("bf16", 2 * M, N, K, "nt", family="sm90", cluster_m=2))
-    return found + _more_wgmma_cases()
+            cases.append(Case("bf16", M, N, K, layouts, family="sm90"))
+        cases.append(Case("bf16", M, N, K, "nt", alpha=3, beta=-2, family="sm90"))
+        cases.append(Case("bf16", 2 * M, N, K, "nt", family="sm90", cluster_m=2))
+    return cases + _more_wgmma_cases()
 
 
 def _more_wgmma_cases() -> list[Case]:
     """fp8 promoted to f32, sparse, block-scaled, and s8 rounded back."""
-    found = []
+    cases = []
 
     def add(dtype: str, *size: int, layouts: str = "nt", **more: Any) -> None:
-        found.append(Case(dtype, *size, layouts, family="sm90", **more))
+        cases.append(Case(dtype, *size, layouts, family="sm90", **more))
 
     for size in ((128, 256, 384), (200, 80, 144)):
         for dtype in ("e4m3", "e5m2"):
@@ -134,12 +134,12 @@ def _more_wgmma_cases() -> list[Case]:
     add("e4m3", 200, 80, 144, accumulate="f32", alpha=3, beta=-2)
     add("f16", 200, 80, 144, layouts="nn", kind="sparse", alpha=3, beta=-2)
     add("bf16", 300, 80, 144, kind="sparse", cluster_m=2)
-    return found
+    return cases
 
 
 def _config_cases() -> list[Case]:
     """What `HopperConfig` offers: tiles in turn, clusters, split and few rows, small on purpose."""
-    found = []
+    cases = []
 
     def add(
         dtype: str,
@@ -152,7 +152,7 @@ def _config_cases() -> list[Case]:
     ) -> None:
         config = HopperConfig(**{"BN": 64, "stages": 3, **of})
         accumulate = accumulate or ("fast" if dtype == "e4m3" else "")
-        found.append(Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, config=config))
+        cases.append(Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, config=config))
 
     for dtype in ("bf16", "f16", "tf32", "s8", "e4m3"):
         add(dtype, 300, 264, 208, BN=128, pingpong=True)
@@ -197,26 +197,26 @@ def _config_cases() -> list[Case]:
     add("bf16", 264, 136, 144, kind="batched", pingpong=True, cluster_m=2, group_m=1)
     for more in ({"pingpong": True}, {"split_k": 2}):
         add("bf16", 200, 136, 528, kind="row_reductions", **more)
-    return found
+    return cases
 
 
 def _f32_cases() -> list[Case]:
     """f32 with the accuracy of f32, in both families; the operands have all of their bits."""
-    found = [
+    cases = [
         Case("f32", *size, layouts, config=RECORDED_CONFIGS["f32"] if size == SIZES[0] else None)
         for size in (SIZES[0], (100, 77, 50), (1, 37, 5))
         for layouts in ("nn", "nt", "tn", "tt")
     ]
     parts = HopperConfig(BM=64, BN=32, stages=8, k_slabs=2, split_k=2)
-    found += [
+    cases += [
         Case("f32", *size, layouts, family="sm90", config=parts)
         for size in ((128, 256, 128), (200, 77, 150))
         for layouts in ("nn", "nt", "tn", "tt")
     ]
-    found.append(Case("f32", 100, 77, 50, "nt", alpha=3, beta=-2))
-    found.append(Case("f32", 200, 77, 150, "nt", alpha=3, beta=-2, family="sm90", config=parts))
+    cases.append(Case("f32", 100, 77, 50, "nt", alpha=3, beta=-2))
+    cases.append(Case("f32", 200, 77, 150, "nt", alpha=3, beta=-2, family="sm90", config=parts))
     small = AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=3)
-    found.append(Case("f32", 100, 77, 500, "nn", beta=-2, config=small))
+    cases.append(Case("f32", 100, 77, 500, "nn", beta=-2, config=small))
     deep = HopperConfig(BN=64, stages=2, k_slabs=2)
     for kind, more in (
         ("", {"split_k": 4}),
@@ -228,8 +228,8 @@ def _f32_cases() -> list[Case]:
         ("epilogue", {}),
     ):
         config = replace(deep, **more)
-        found.append(Case("f32", 200, 300, 400, "nn", family="sm90", kind=kind, config=config))
-    return found
+        cases.append(Case("f32", 200, 300, 400, "nn", family="sm90", kind=kind, config=config))
+    return cases
 
 
 CASES = _cases() + _config_cases() + _f32_cases()
@@ -247,13 +247,13 @@ def operands(case: Case) -> tuple[Any, Any, Any]:
 
     def matrix(*shape: int, order: str, dtype: Any) -> Any:
         if dtype.kind == "i":
-            found = rng.integers(-128, 128, shape).astype(dtype)
+            numbers = rng.integers(-128, 128, shape).astype(dtype)
         else:
-            found = rng.standard_normal(shape)
+            numbers = rng.standard_normal(shape)
             if (case.M + case.N) % 2:
-                found = found * 2.0 ** rng.integers(-6, 7, shape)
-            found = found.astype(dtype)
-        return lines_along(found, -2 if order == "t" else -1)
+                numbers = numbers * 2.0 ** rng.integers(-6, 7, shape)
+            numbers = numbers.astype(dtype)
+        return lines_along(numbers, -2 if order == "t" else -1)
 
     dtype, (of_a, of_b, of_c) = DTYPES[case.dtype], batches(case)
     a = matrix(*of_a, case.M, case.K, order=case.layouts[0], dtype=dtype)

@@ -64,8 +64,8 @@ def _special(name: str) -> Instruction:
 
 def _load(space: str, address: str, width: int, count: int) -> Instruction:
     def execute(ctx: Any, instr: Any, p: Any) -> Any:
-        found = getattr(ctx, space).load(ctx, p, width, count)
-        return found if count > 1 else found[0]
+        words = getattr(ctx, space).load(ctx, p, width, count)
+        return words if count > 1 else words[0]
 
     name = f"ld.{space}" + (f".v{count}" if count > 1 else "")
     access = f"load p {SPACES[space]} {count}*u{8 * width}"
@@ -231,13 +231,13 @@ class Builder:
         return self.op(ADD, self.op(MUL, self.op(CTAID), block), self.op(TID))
 
     def run(self, *arguments: Any, grid: int = 1, block: Any = 32, **options: Any) -> Report:
-        given = [
+        pointers = [
             GlobalPointer(a, p.name) if isinstance(a, np.ndarray) else a
             for a, p in zip(arguments, self.kernel.params, strict=True)
         ]
         shape = block if isinstance(block, tuple) else (block, 1, 1)
         options.setdefault("arch", "sm_90a")
-        return EmulatedLaunch(self.kernel, (grid, 1, 1), shape, given, **options).run()
+        return EmulatedLaunch(self.kernel, (grid, 1, 1), shape, pointers, **options).run()
 
 
 def reported_line(error: Any) -> int:

@@ -122,10 +122,10 @@ class RegisterProbe:
         """(threads, words) of one chunk from `tc.emulate`."""
         immediates = list(self.variants[chunk % len(self.variants)])
         images = self.inputs(chunk, 1)
-        given = [
+        operands = [
             immediates.pop(0) if o.kind == "imm" else warps(o, images.pop(0), 32) for o in self.instr.operands
         ]
-        return as_rows(self.instr, tc.emulate(self.instr, *given, arch=arch))
+        return as_rows(self.instr, tc.emulate(self.instr, *operands, arch=arch))
 
 
 def registers(instr: Instruction, operand: Operand, first: int, threads: int, unit: int) -> np.ndarray:
@@ -286,8 +286,8 @@ class WarpgroupProbe(RegisterProbe):
         """(name, rows, bytes of K) of the matrices in shared memory."""
         _, n, _ = self.instr.shape
         sparse = bool(self.instr.params.get("sparse"))
-        found = [("a", 64, 32)] if self.of_descriptor else []
-        return [*found, ("b", n, 64 if sparse else 32)]
+        tiles = [("a", 64, 32)] if self.of_descriptor else []
+        return [*tiles, ("b", n, 64 if sparse else 32)]
 
     @property
     def of_descriptor(self) -> bool:
@@ -301,14 +301,14 @@ class WarpgroupProbe(RegisterProbe):
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """((chunks of the image, bytes of shared memory) of A, of B)."""
-        found = []
+        pairs = []
         for name, rows, depth in self.parts:
             chunks = rows * depth // 16 + 1  # odd: lines of a power of two fall on all chunks
             bits = dtypes.named(self.instr.params[name]).bits
             turned = {self.variant(c).get(f"trans_{name}") == 1 for c in range(CHUNKS)}
             size = max(Matrix(rows, depth, bits, t).size() for t in turned)
-            found.append((chunks, -(-size // 1024) * 1024))
-        return tuple(found if len(found) == 2 else [(0, 0), *found])
+            pairs.append((chunks, -(-size // 1024) * 1024))
+        return tuple(pairs if len(pairs) == 2 else [(0, 0), *pairs])
 
     def memory(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Images (warpgroups, words) and places (warpgroups, 3) of chunks from `first` on."""
@@ -356,19 +356,19 @@ class WarpgroupProbe(RegisterProbe):
             shared.append(part[:, which].reshape(len(images), size // 4) if chunks else images[:, :0])
             at.append(sum(s.shape[1] for s in shared[:-1]) * 4)
             word += 4 * chunks
-        given, registers_, numbers = [], self.inputs(chunk, 1), self.variant(chunk)
+        operands, registers_, numbers = [], self.inputs(chunk, 1), self.variant(chunk)
         for operand in instr.operands:
             if operand.name in numbers:
-                given.append(numbers[operand.name])
+                operands.append(numbers[operand.name])
             elif operand.name in ("desc_a", "desc_b"):
                 which = int(operand.name == "desc_b")
-                given.append(places[:, which] + np.uint64(at[which] >> 4))
+                operands.append(places[:, which] + np.uint64(at[which] >> 4))
             elif operand.name == "scale_d":
-                given.append(np.repeat(places[:, 2:] != 0, WARPGROUP, axis=1))
+                operands.append(np.repeat(places[:, 2:] != 0, WARPGROUP, axis=1))
             else:
-                given.append(warps(operand, registers_.pop(0), WARPGROUP))
+                operands.append(warps(operand, registers_.pop(0), WARPGROUP))
         memory = np.ascontiguousarray(np.hstack(shared)).view(np.uint8)
-        return as_rows(instr, tc.emulate(instr, *given, arch=arch, shared=memory))
+        return as_rows(instr, tc.emulate(instr, *operands, arch=arch, shared=memory))
 
 
 # -- moves between memory and registers -----------------------------------------------------------
@@ -465,24 +465,24 @@ class MemoryProbe:
             for o in instr.operands[1:]
             if o.name != "stride"
         ]
-        given = np.hstack([v.view(np.uint32) for v in values]) if values else np.zeros((1, 1), np.uint32)
+        words = np.hstack([v.view(np.uint32) for v in values]) if values else np.zeros((1, 1), np.uint32)
         size = sum(words_of(r) for r in instr.results)
         out = np.zeros((count * THREADS, max(size, 1)), np.uint32)
-        return image, self._places(at, number), given, out, np.zeros_like(image)
+        return image, self._places(at, number), words, out, np.zeros_like(image)
 
     def _places(self, at: int, number: int) -> np.ndarray:
         draws = make.numbers(make.seed_of(self.instr.mnemonic, "places"), at * 33, number * 33)
         draws = draws.reshape(number, 33)
-        found = np.zeros((number, 33), np.uint32)
+        offsets = np.zeros((number, 33), np.uint32)
         if self.is_wmma:
             bits = (self.instr.results or self.instr.operands[1:])[0].layout.dtype.storage_bits
-            found[:, :32] = (draws[:, :1] % np.uint64(3) * np.uint64(32)).astype(np.uint32)
+            offsets[:, :32] = (draws[:, :1] % np.uint64(3) * np.uint64(32)).astype(np.uint32)
             apart = np.uint64(self.geometry[1]) + np.uint64(16) * (draws[:, 32] % np.uint64(4))
-            found[:, 32] = apart * np.uint64(8) // np.uint64(bits)
+            offsets[:, 32] = apart * np.uint64(8) // np.uint64(bits)
         else:  # distinct rows of 16 bytes
             keys = make.numbers(make.seed_of(self.instr.mnemonic, "rows"), at * 256, number * 256)
-            found[:, :32] = 16 * np.argsort(keys.reshape(number, 256), axis=1)[:, :32]
-        return found
+            offsets[:, :32] = 16 * np.argsort(keys.reshape(number, 256), axis=1)[:, :32]
+        return offsets
 
     def results(self, arrays: tuple[np.ndarray, ...], count: int) -> list[np.ndarray]:
         """The registers of each chunk, then its memory, as one row of words."""

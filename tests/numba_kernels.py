@@ -126,44 +126,44 @@ def evaluated(layout):
         call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, pointer)(
             engine.get_function_address("place")
         )
-        found = np.zeros((layout.threads, layout.slots, 2), np.int32)
-        for t, s in np.ndindex(found.shape[:2]):
-            call(t, s, found[t, s].ctypes.data_as(pointer))
-    return found
+        coordinates = np.zeros((layout.threads, layout.slots, 2), np.int32)
+        for t, s in np.ndindex(coordinates.shape[:2]):
+            call(t, s, coordinates[t, s].ctypes.data_as(pointer))
+    return coordinates
 
 
 def register_images(instr, rng):
     """(32, registers) unsigned words for each operand, of small finite numbers."""
-    found = []
+    images = []
     for operand in instr.operands:
         if operand.kind == "imm":
-            found.append(0)
+            images.append(0)
         elif operand.name == "e":
-            found.append(np.full((32, 1), 0x44444444, np.uint32))
+            images.append(np.full((32, 1), 0x44444444, np.uint32))
         else:
             layout = operand.layout
             word = np.uint64 if operand.register_bits == 64 else np.uint32
             if operand.dtype.numpy is not None and operand.dtype.is_float and operand.dtype.bits >= 8:
                 matrix = rng.standard_normal((layout.rows, layout.cols)).astype(operand.dtype.numpy)
                 numbers = matrix[layout.coords[..., 0], layout.coords[..., 1]]
-                found.append(np.ascontiguousarray(numbers).view(word))
+                images.append(np.ascontiguousarray(numbers).view(word))
             else:
-                found.append(rng.integers(0, 1 << 32, (32, operand.registers), np.uint32).astype(word))
-    return found
+                images.append(rng.integers(0, 1 << 32, (32, operand.registers), np.uint32).astype(word))
+    return images
 
 
 def register_kernel(instr):
     """Every lane loads its registers, runs the form, stores the result."""
     namespace = {"cuda": cuda, "form": tn.intrinsic(instr)}
-    given = []
+    operands = []
     for operand in instr.operands:
         if operand.kind == "imm":
-            given.append("0")
+            operands.append("0")
         else:
             parts = [f"{operand.name}[lane, {i}]" for i in range(operand.registers)]
-            given.append(f"({', '.join(parts)},)" if registers.is_tuple(operand) else parts[0])
+            operands.append(f"({', '.join(parts)},)" if registers.is_tuple(operand) else parts[0])
     names = [o.name for o in instr.operands if o.kind != "imm"]
-    called = [g for g, o in zip(given, instr.operands) if o.name not in _fixed(instr, {})]
+    called = [g for g, o in zip(operands, instr.operands) if o.name not in _fixed(instr, {})]
     exec(
         f"def kernel({', '.join(names)}, out):\n    lane = cuda.threadIdx.x\n"
         f"    r = form({', '.join(called)})\n    for i in range(len(r)):\n        out[lane, i] = r[i]\n",

@@ -32,11 +32,11 @@ def library() -> ctypes.CDLL | None:
 
 def function(name: str) -> ctypes._CFuncPtr:
     """The function of the newest interface that the library has."""
-    found = library()
-    assert found is not None
+    loaded = library()
+    assert loaded is not None
     for minor in range(9, -1, -1):
         try:
-            return found[f"__nvJitLink{name}_12_{minor}"]
+            return loaded[f"__nvJitLink{name}_12_{minor}"]
         except AttributeError:
             continue
     raise AttributeError(name)

@@ -92,9 +92,9 @@ def registers(operand: Operand, instr: Instruction, threads: int, rng: Any) -> n
     name, bits = element_type(operand)
     regime = np.arange(threads)[:, None, None]
     per = 1 if width < 32 else max(width // bits, 1)
-    found = elements(name, bits, (threads, operand.registers, per), regime, rng)
+    numbers = elements(name, bits, (threads, operand.registers, per), regime, rng)
     shifts = (np.arange(per) * bits).astype(np.uint64)
-    word = np.bitwise_or.reduce(found << shifts, axis=-1)
+    word = np.bitwise_or.reduce(numbers << shifts, axis=-1)
     if operand.register_bits == 1:
         word &= np.uint64(1)
     return word.astype(np.uint64 if width == 64 else np.uint32)
@@ -103,14 +103,14 @@ def registers(operand: Operand, instr: Instruction, threads: int, rng: Any) -> n
 def inputs(instr: Instruction) -> list[Any]:
     """One entry an operand: an image, or the number of an immediate."""
     rng = np.random.default_rng(zlib.crc32(instr.mnemonic.encode()))
-    found: list[Any] = []
+    images: list[Any] = []
     for operand in instr.operands:
         if operand.kind == "imm":
             allowed = operand.values or (rng.integers(0, 32),)
-            found.append(int(allowed[rng.integers(0, len(allowed))]))
+            images.append(int(allowed[rng.integers(0, len(allowed))]))
         else:
-            found.append(registers(operand, instr, THREADS, rng))
-    return found
+            images.append(registers(operand, instr, THREADS, rng))
+    return images
 
 
 def planes(images: list[Any]) -> np.ndarray:
@@ -187,16 +187,16 @@ def as_words(result):
 
 def on_cpu(instr: Instruction, images: list[Any], arch: str) -> np.ndarray:
     """(words, threads) of results from `tc.emulate`."""
-    given = []
+    operands = []
     for operand, image in zip(instr.operands, images, strict=True):
         if not isinstance(image, np.ndarray):
-            given.append(image)
+            operands.append(image)
             continue
         bits = operand.register_bits
         image = image.astype({1: np.bool_, 16: np.uint16}.get(bits, image.dtype))
         image = image.reshape(-1, 32, image.shape[-1])
-        given.append(image if operand.registers > 1 else image[..., 0])
-    results = tc.emulate(instr, *given, arch=arch)
+        operands.append(image if operand.registers > 1 else image[..., 0])
+    results = tc.emulate(instr, *operands, arch=arch)
     results = results if isinstance(results, tuple) else (results,)
     words = []
     for result, operand in zip(results, instr.results, strict=True):
@@ -304,7 +304,7 @@ def shared_probe(
 
 def shared_forms(arch: str) -> list[Instruction]:
     """Loads and stores of shared memory whose lanes do not depend on each other's order."""
-    found = []
+    forms = []
     for instr in isa.instructions():
         if instr.opcode not in ("ld", "st", "atom"):
             continue
@@ -312,8 +312,8 @@ def shared_forms(arch: str) -> list[Instruction]:
         if ".shared" not in instr.mnemonic or first.kind != "addr" or first.dtype.bits != 32:
             continue
         if instr.requires.met_by(tc.ARCHS[arch]) and "cluster" not in instr.mnemonic:
-            found.append(instr)
-    return found
+            forms.append(instr)
+    return forms
 
 
 def shared_inputs(instr: Instruction, warps: int) -> tuple[np.ndarray, np.ndarray, list[Any]]:

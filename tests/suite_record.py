@@ -31,13 +31,13 @@ OUTCOMES = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
 
 def row(outcomes: Mapping[str, int], seconds: float, arguments: str) -> str:
     """Machine, versions, date and command, and how many tests ended in which way."""
-    found = [f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes.get(name)]
+    counts = [f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes.get(name)]
     count = sum(outcomes.get(name, 0) for name in OUTCOMES)
     cells = (
         _machine(),
         ", ".join(_versions()),
         f"{datetime.now(timezone.utc):%Y-%m-%d}, `{f'python -m pytest {arguments}'.strip()}`",
-        f"{count:,} tests in {seconds:.0f} s: {', '.join(found)}",
+        f"{count:,} tests in {seconds:.0f} s: {', '.join(counts)}",
     )
     return f"| {' | '.join(cells)} |\n"
 
@@ -51,11 +51,11 @@ def _machine() -> str:
 
 
 def _versions() -> list[str]:
-    found = [f"Python {platform.python_version()}"]
+    versions = [f"Python {platform.python_version()}"]
     for package, name in PACKAGES.items():
         with suppress(PackageNotFoundError):
-            found.append(f"{name} {version(package)}")
-    return found
+            versions.append(f"{name} {version(package)}")
+    return versions
 
 
 def put(line: str, page: Path = PAGE) -> None:

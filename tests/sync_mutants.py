@@ -43,7 +43,7 @@ class Mutant:
 
 def mutants_of(body: Block) -> Iterator[Mutant]:
     """The mutants of a kernel's body."""
-    found: dict[str, Places] = {}
+    mutants: dict[str, Places] = {}
     for block in _blocks(body):
         for node in block.nodes:
             op = _waits(node) if isinstance(node, While) else node
@@ -52,8 +52,8 @@ def mutants_of(body: Block) -> Iterator[Mutant]:
                 assert loc is not None
                 line = linecache.getline(loc.filename, loc.line).strip()
                 opcode = ".".join(op.instr.mnemonic.split(".")[:3])
-                found.setdefault(f"{loc.function}: {line} ({opcode})", []).append((block, node))
-    for where, places in found.items():
+                mutants.setdefault(f"{loc.function}: {line} ({opcode})", []).append((block, node))
+    for where, places in mutants.items():
         for what, edit in _edits(places[0][1]):
             yield Mutant(f"{where}: {what}", places, edit)
 

@@ -68,16 +68,16 @@ def traits() -> dict[str, int]:
     header = Path(next(iter(package.__path__))) / "include/cccl/cuda/__device/arch_traits.h"
     if not header.exists():
         pytest.skip("needs the headers of CCCL")
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for part in header.read_text().split("template <>")[1:]:
         name = re.search(r"arch_traits<arch_id::(sm_\w+)>\(\) noexcept", part)
         size = re.search(r"max_shared_memory_per_multiprocessor = (\d+) \* 1024;", part)
         base = re.search(r"= ::cuda::arch_traits<arch_id::(sm_\w+)>\(\);", part)
         if name and size:
-            found[name[1]] = int(size[1]) - (int(re.findall(r"\d+", name[1])[0]) >= 80)
+            sizes[name[1]] = int(size[1]) - (int(re.findall(r"\d+", name[1])[0]) >= 80)
         elif name and base:
-            found[name[1]] = found[base[1]]
-    return found
+            sizes[name[1]] = sizes[base[1]]
+    return sizes
 
 
 def test_nvidia_states_the_same_limits():

@@ -60,9 +60,9 @@ def test_read_only_flags_are_respected():
     with pytest.raises(tc.ArgumentError, match="'y' is a read-only array, and double writes it here"):
         double[1, 8](x, y)
     assert np.array_equal(y.numbers, np.arange(8))
-    found = np.zeros(8, np.int32)
-    double[1, 8](x, found)
-    assert np.array_equal(found, 2 * x.numbers)
+    doubled = np.zeros(8, np.int32)
+    double[1, 8](x, doubled)
+    assert np.array_equal(doubled, 2 * x.numbers)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_numpy_exports_read_only_arrays_with_their_flag():
 
 
 def test_libraries_from_before_versions():
-    array, found = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
-    double[1, 8](OfOldLibrary(array), OfOldLibrary(found))
-    assert np.array_equal(found, 2 * array)
+    array, doubled = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    double[1, 8](OfOldLibrary(array), OfOldLibrary(doubled))
+    assert np.array_equal(doubled, 2 * array)
 
 
 def test_capsules_are_given_back():
@@ -141,10 +141,10 @@ def jnp(monkeypatch):
 
 
 def test_kernels_read_arrays_of_jax(jnp):
-    x, found = jnp.arange(8.0), np.zeros(8, np.float32)
-    double[1, 8](x, found)
-    assert np.array_equal(found, 2 * np.asarray(x))
-    assert jnp.array_equal(jnp.from_dlpack(found), 2 * x)
+    x, doubled = jnp.arange(8.0), np.zeros(8, np.float32)
+    double[1, 8](x, doubled)
+    assert np.array_equal(doubled, 2 * np.asarray(x))
+    assert jnp.array_equal(jnp.from_dlpack(doubled), 2 * x)
 
 
 def test_kernels_do_not_write_arrays_of_jax(jnp):

@@ -132,7 +132,7 @@ def test_equal_texts_have_equal_bits(name):
     d = invariant(a, b, **options)
     options = {key: value for key, value in options.items() if key != "out_dtype"}
     needed = kernels.explain_bits(kernels.plan(a, b, None, d, bits=INVARIANT, **options))
-    found: dict[str, np.ndarray] = {}
+    products: dict[str, np.ndarray] = {}
     for config in CONFIGS:
         try:
             plan = kernels.plan(a, b, None, d, config=config, **options)
@@ -140,14 +140,14 @@ def test_equal_texts_have_equal_bits(name):
             continue
         product = kernels.gemm(a, b, out=np.empty_like(d), config=config, **options)
         text = kernels.explain_bits(plan)
-        assert same(product, found.setdefault(text, product)), config
+        assert same(product, products.setdefault(text, product)), config
         assert same(product, d) == (text == needed), config
         if text == needed:
             assert same(invariant(a, b, out=np.empty_like(d), config=config, **options), d)
         else:
             with pytest.raises(tc.ArgumentError, match="(Hopper|Ampere)Config.* sums in another order than"):
                 invariant(a, b, config=config, **options)
-    assert len(found) == ORDERS[name]
+    assert len(products) == ORDERS[name]
 
 
 def test_free_choices_differ():
@@ -355,14 +355,14 @@ def test_products_are_tuned_in_their_order(dtype, tuning):
         empty(256, 64, dtype=dtype),
     )
     of_parts = lambda launch: 1 / launch.keywords["config"].split_k  # the fastest divides K most
-    found = {kind: kernels.tune(a, b, bits=kind, timer=of_parts) for kind in BITS}
-    assert [kind in tuned.key for kind, tuned in found.items()] == [False, True]
-    for kind, tuned in found.items():
+    tunings = {kind: kernels.tune(a, b, bits=kind, timer=of_parts) for kind in BITS}
+    assert [kind in tuned.key for kind, tuned in tunings.items()] == [False, True]
+    for kind, tuned in tunings.items():
         assert not any(trial.failure for trial in tuned.trials)
         assert kernels.plan(a, b, None, d, bits=kind).config == tuned.best
     orders = [
         {summation_of(GemmProblem.of(a, b, None, d), t.config) for t in tuned.trials}
-        for tuned in found.values()
+        for tuned in tunings.values()
     ]
     assert len(orders[0]) > 1 == len(orders[1])
 

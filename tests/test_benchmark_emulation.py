@@ -42,8 +42,8 @@ def test_a_product_and_a_kernel(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(emulation, "CHECKED", {kernel: emulated_kernels.CHECKED[kernel]})
     monkeypatch.setattr(emulation, "SAMPLES", 1)
     monkeypatch.setattr(emulation, "FIRST", ())
-    status, found = run(tmp_path, "--size", "32")
-    product, kernel = found["results"]
+    status, report = run(tmp_path, "--size", "32")
+    product, kernel = report["results"]
     assert status == 0 and "failure" not in product | kernel
     assert product["amount"] == 2 * 32**3 and "checked" not in product
     assert kernel["ratio"] == pytest.approx(kernel["checked"] / kernel["seconds"])
@@ -54,9 +54,9 @@ def test_a_product_and_a_kernel(tmp_path, monkeypatch, capsys):
 def test_a_wrong_result_is_a_failure(tmp_path, monkeypatch, capsys):
     wrong = emulated_kernels.Problem(None, lambda _: np.ones(1), 2, 0.5, 1)
     monkeypatch.setattr(emulation, "products", lambda size: {"product": lambda: wrong})
-    status, found = run(tmp_path, "--only", "product")
+    status, report = run(tmp_path, "--only", "product")
     assert status == 1
-    assert found["results"][0]["failure"] == "ValueError: WRONG RESULT: the largest error is 1.00e+00"
+    assert report["results"][0]["failure"] == "ValueError: WRONG RESULT: the largest error is 1.00e+00"
     assert "WRONG RESULT" in capsys.readouterr().out
 
 
@@ -71,8 +71,8 @@ def checkout(folder, package):
 def test_another_package_runs_in_turns_with_this_one(tmp_path, monkeypatch):
     monkeypatch.setattr(emulation_process, "TURNS", 1)
     monkeypatch.setattr(emulation_process, "BATCH", 1e-9)
-    here, other = emulation_process.ROOT, checkout(tmp_path, "raise ImportError('another one')")
-    with package_of(here) as this, package_of(other) as broken:
+    here, damaged = emulation_process.ROOT, checkout(tmp_path, "raise ImportError('another one')")
+    with package_of(here) as this, package_of(damaged) as broken:
         packages = {"this": this, "other": broken}
         actual = emulation_process.in_turns(packages, ("NumPy float32 @", False, 16, 1), 1)
     assert actual.pop("seconds").keys() == {"this"}
@@ -104,14 +104,14 @@ def test_the_comparison_has_the_least_times(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(emulation, "in_turns", in_turns)
     monkeypatch.setattr(emulation, "FIRST", ())
-    other = checkout(tmp_path, "")
+    older = checkout(tmp_path, "")
     more = "--rounds", "2", "--workers", "1", "--size", "64"
-    status, found = run(tmp_path, "--only", "add", "--against", str(other), *more)
+    status, report = run(tmp_path, "--only", "add", "--against", str(older), *more)
     assert status == 0, "what another checkout cannot run is no failure of this one"
     assert asked == [("this", "other", "vector add", checks, 64, 1, 2) for checks in (False, True)]
     (tmp_path / "results").mkdir()
-    status, found = run(tmp_path / "results", "--only", "f64", "--against", str(other), *more)
-    (result,) = found["results"]
+    status, report = run(tmp_path / "results", "--only", "f64", "--against", str(older), *more)
+    (result,) = report["results"]
     assert result["seconds"] == {"this": 2.0, "other": 8.0} and result["ratio"] == 0.25
     printed = capsys.readouterr().out
     assert "vector add, all checks" in printed and "AttributeError: no vector" in printed

@@ -51,14 +51,14 @@ def examples_small(name):
 
 def test_tables_have_all_others_and_what_failed():
     timing = Timing((1e-5, 2e-5, 3e-5)).json()
-    found = {"timing": timing, "captured": True}
+    measured = {"timing": timing, "captured": True}
     results = [
         {"example": "w4a16", "problem": "small", "correct": True},
-        {"example": "w4a16", "problem": "M 1", **found, "rate": 3e12, "unit": "B/s", "ratio": 1.2,
-         "others": {"a": found, "b": {"failure": "E: no"}}, "correct": True, "error": 0.1},
+        {"example": "w4a16", "problem": "M 1", **measured, "rate": 3e12, "unit": "B/s", "ratio": 1.2,
+         "others": {"a": measured, "b": {"failure": "E: no"}}, "correct": True, "error": 0.1},
         {"example": "w4a16", "problem": "M 2", "failure": "E: bad", "raised_at": []},
-        {"example": "reduction", "problem": "2", **found, "rate": 3e12, "unit": "B/s", "ratio": 0.5,
-         "others": {"a": found}, "correct": False, "error": 0.1},
+        {"example": "reduction", "problem": "2", **measured, "rate": 3e12, "unit": "B/s", "ratio": 0.5,
+         "others": {"a": measured}, "correct": False, "error": 0.1},
     ]  # fmt: skip
     first, second = examples.tables({"results": results})
     assert list(first.markdown()) == [

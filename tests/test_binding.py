@@ -36,8 +36,8 @@ def drawn(rng: random.Random) -> str:
 
 def with_const_by_name(signature: inspect.Signature) -> inspect.Signature:
     kind = inspect.Parameter.KEYWORD_ONLY
-    given = signature.parameters.values()
-    moved = [p.replace(kind=kind) if p.annotation is tc.Const else p for p in given]
+    parameters = signature.parameters.values()
+    moved = [p.replace(kind=kind) if p.annotation is tc.Const else p for p in parameters]
     return signature.replace(parameters=sorted(moved, key=lambda p: p.kind))
 
 

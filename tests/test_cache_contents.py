@@ -118,8 +118,8 @@ def test_others_files_are_not_touched(root, monkeypatch):
         if path is not being_written:
             os.utime(path, (time.time() - YEAR,) * 2)
     JsonStore("test.json").remember("a", {"b": 1})
-    found = {file.path: file.kind for file in contents.files(root)}
-    assert found == {
+    kinds = {file.path: file.kind for file in contents.files(root)}
+    assert kinds == {
         str(mine): "kernels",
         str(abandoned): "kernels",
         str(being_written): "kernels",

@@ -53,10 +53,10 @@ def quotients(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def agree(a: np.ndarray, b: np.ndarray) -> None:
-    found, wanted = quotients(a, b)
-    mismatches = np.flatnonzero(found != wanted)
+    actual, wanted = quotients(a, b)
+    mismatches = np.flatnonzero(actual != wanted)
     assert not mismatches.size, [
-        (hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in mismatches[:5]
+        (hex(a[i]), hex(b[i]), hex(actual[i]), hex(wanted[i])) for i in mismatches[:5]
     ]
 
 
@@ -77,9 +77,9 @@ def test_quotients_of_all_special_numbers():
 def test_quotients_of_special_and_random_numbers():
     rng = np.random.default_rng(1)
     every = np.repeat(special(), 256)
-    other = rng.integers(0, 1 << 32, every.size, np.uint32)
-    agree(every, other)
-    agree(other, every)
+    divisors = rng.integers(0, 1 << 32, every.size, np.uint32)
+    agree(every, divisors)
+    agree(divisors, every)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -131,9 +131,9 @@ def test_reciprocals_and_roots():
 @pytest.mark.parametrize("mnemonic", sorted(CALL_FREE))
 def test_a_sequence_has_the_bits_of_its_instruction(mnemonic):
     count = len(isa.instruction(mnemonic).operands)
-    given = np.random.default_rng(4).integers(0, 1 << 32, (count, 128, 32), np.uint32)
-    wanted = tc.emulate(mnemonic, *given).ravel()
-    assert np.array_equal(executed(mnemonic, *(g.ravel() for g in given)), wanted)
+    operands = np.random.default_rng(4).integers(0, 1 << 32, (count, 128, 32), np.uint32)
+    wanted = tc.emulate(mnemonic, *operands).ravel()
+    assert np.array_equal(executed(mnemonic, *(g.ravel() for g in operands)), wanted)
 
 
 def multiplied(use: Any, dtype: Any, values: int = 2) -> Any:

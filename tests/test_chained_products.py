@@ -91,12 +91,12 @@ def numbers(shape: tuple[int, ...], kind: str, wild: bool) -> np.ndarray:
     dtype = np.dtype(KINDS[kind][0])
     if wild or dtype.kind in "iu":
         bits = RNG.integers(0, 1 << 8 * dtype.itemsize, shape, np.uint64)
-        found = bits.astype(f"u{dtype.itemsize}").view(dtype)
+        elements = bits.astype(f"u{dtype.itemsize}").view(dtype)
     else:
-        found = RNG.standard_normal(shape).astype(dtype)
+        elements = RNG.standard_normal(shape).astype(dtype)
     if kind == "tf32":
-        found = (found.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    return found
+        elements = (elements.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return elements
 
 
 def bits_of(array: np.ndarray) -> np.ndarray:

@@ -198,7 +198,7 @@ def test_warnings_do_not_make_a_launch_wrong(recwarn):
 
 def test_copies_overlap_and_are_laid_out_like_the_arrays():
     memory = np.arange(4000, dtype=np.int32)
-    given = [
+    arrays = [
         memory[3:67],
         memory[60:100:2],
         memory[500:400:-1],
@@ -208,8 +208,8 @@ def test_copies_overlap_and_are_laid_out_like_the_arrays():
         memory[:0],
         np.broadcast_to(np.int32(4), (7, 3)),
     ]
-    copies = copied(given)
-    for old, new in zip(given, copies, strict=True):
+    copies = copied(arrays)
+    for old, new in zip(arrays, copies, strict=True):
         assert np.array_equal(old, new)
         if isinstance(old, np.ndarray) and old.size:
             assert old.strides == new.strides and old.dtype == new.dtype
@@ -217,7 +217,7 @@ def test_copies_overlap_and_are_laid_out_like_the_arrays():
             assert (old.ctypes.data - new.ctypes.data) % 256 == 0
             assert not np.shares_memory(old, new)
     assert np.shares_memory(copies[0], copies[1]) and not np.shares_memory(copies[1], copies[2])
-    assert fill.types_of(given[:1]) == fill.types_of(copies[:1])
+    assert fill.types_of(arrays[:1]) == fill.types_of(copies[:1])
 
 
 # -- sessions ------------------------------------------------------------------------------------
@@ -514,10 +514,10 @@ def test_products_of_sizes_of_tiles_cost_no_check(monkeypatch):
         for k in range(x.shape[0]):
             x[block * size + k * 64] = 1
 
-    given = tc.ArrayType(tc.f32, 1, (True,), 16)
+    line = tc.ArrayType(tc.f32, 1, (True,), 16)
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
-    assert "check.index.s64" not in tiled.ir(given, 128)
-    assert "check.index.s64" in tiled.ir(given, 1 << 20)
+    assert "check.index.s64" not in tiled.ir(line, 128)
+    assert "check.index.s64" in tiled.ir(line, 1 << 20)
 
 
 def test_what_is_called_shows_its_kernel_and_configuration():

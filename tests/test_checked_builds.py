@@ -81,11 +81,11 @@ def test_builds_with_checks_have_their_own_entry_in_the_cache(tmp_path, monkeypa
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     kernel = tc.kernel(row.function)
     types = kernel.types_of((X, 1))
-    found = [kernel.specialised(types, {}, "sm_90a", checks).cubin for checks in (False, True)]
-    assert [c.checks for c in found] == [False, True] and found[0].code != found[1].code
+    cubins = [kernel.specialised(types, {}, "sm_90a", checks).cubin for checks in (False, True)]
+    assert [c.checks for c in cubins] == [False, True] and cubins[0].code != cubins[1].code
     kernel = tc.kernel(row.function)
     again = [kernel.specialised(types, {}, "sm_90a", checks).cubin for checks in (False, True)]
-    assert [(c.checks, c.code) for c in again] == [(c.checks, c.code) for c in found]
+    assert [(c.checks, c.code) for c in again] == [(c.checks, c.code) for c in cubins]
 
 
 def test_a_launch_with_checks_waits_and_reports():
@@ -162,6 +162,6 @@ def test_no_warnings_of_the_speed_of_checks(recwarn):
             tc.wgmma_wait(0)
         x[tc.threadIdx.x] = acc[0]
 
-    found = checked(tc.kernel(multiply, threads=128), (X[0],)).cubin
-    assert found.checks and "C7509" in found.log
+    cubin = checked(tc.kernel(multiply, threads=128), (X[0],)).cubin
+    assert cubin.checks and "C7509" in cubin.log
     assert not [w for w in recwarn if issubclass(w.category, tc.PerformanceWarning)]

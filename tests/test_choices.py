@@ -44,16 +44,16 @@ def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[l
 
     monkeypatch.setattr(Plan, "bind", stop)
     monkeypatch.setattr(product_cases, "values", zeros)
-    found: list[list[str]] = [[] for _ in places]
+    texts_by_place: list[list[str]] = [[] for _ in places]
     for index in range(CASES):
         case = product_cases.product(SEED, index)
-        for texts, place in zip(found, places, strict=True):
+        for texts, place in zip(texts_by_place, places, strict=True):
             try:
                 with tc.target(*place), np.errstate(all="ignore"):
                     product_cases.run(case, SEED, index)
             except (Chosen, tc.ArgumentError) as answer:
                 texts.append(f"{case}: {answer}")
-    return found
+    return texts_by_place
 
 
 KERNELS = (("half_gemm", 160), ("f32_gemm", 40), ("f32_fragments_gemm", 8))
@@ -70,7 +70,7 @@ def test_emulation_chooses_as_a_gpu_does(gpu, monkeypatch):
 
 @pytest.mark.thorough
 def test_emulation_chooses_as_a_gpu_does_for_large_products(gpu):
-    draw, found = product_cases.Draw(SEED), []
+    draw, choices_made = product_cases.Draw(SEED), []
     for _ in range(400):
         dtype = draw.choice(("f16", "bf16", "tf32", "f32", "s8", "f64", "e4m3"))
         kind = product_cases.NUMPY[dtype]
@@ -85,11 +85,11 @@ def test_emulation_chooses_as_a_gpu_does_for_large_products(gpu):
         for place in (("cuda",), ("cpu", "sm_90a")):
             with tc.target(*place):
                 answers.append(kernels.plan(a, b, None, d, precision=precision))
-        found.append(answers[0])
+        choices_made.append(answers[0])
         assert answers[0] == answers[1], (dtype, M, N, K, orders)
-    families = {(bool(plan.copies), family_of(plan.config)) for plan in found}
+    families = {(bool(plan.copies), family_of(plan.config)) for plan in choices_made}
     assert families == {(False, "sm80"), (False, "sm90"), (True, "sm90")}
-    assert len({plan.config for plan in found}) > 50
+    assert len({plan.config for plan in choices_made}) > 50
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "i1"])
@@ -148,8 +148,8 @@ def laid_out(
     memory = memory[-memory.ctypes.data % 16 // kind.itemsize + skipped :]
     lines, length = shape if by_rows else shape[::-1]
     strides = (length + gap) * kind.itemsize, kind.itemsize
-    found = np.lib.stride_tricks.as_strided(memory, (lines, length), strides)[::step]
-    return found if by_rows else found.T
+    view = np.lib.stride_tricks.as_strided(memory, (lines, length), strides)[::step]
+    return view if by_rows else view.T
 
 
 @pytest.mark.thorough

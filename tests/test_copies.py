@@ -128,17 +128,17 @@ CALLS: dict[str, Any] = {
 
 
 def placed(x: Any, place: str) -> Any:
-    found, _ = laid_out(x.shape, x.dtype, place)
-    found[...] = x
-    return found
+    view, _ = laid_out(x.shape, x.dtype, place)
+    view[...] = x
+    return view
 
 
 def filled(dtype: Any) -> Any:
     return np.full(dtype.itemsize, FILL, np.uint8).view(dtype)[0]
 
 
-def results(found: Any) -> list[bytes]:
-    return [image(x) for x in (found if isinstance(found, tuple) else (found,))]
+def results(returned: Any) -> list[bytes]:
+    return [image(x) for x in (returned if isinstance(returned, tuple) else (returned,))]
 
 
 @quiet
@@ -238,8 +238,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 @pytest.mark.quick
 @pytest.mark.parametrize("name", MESSAGES)
 def test_the_user_is_told(name):
-    given, options, messages = MESSAGES[name]
-    caught = warned(kernels.gemm, *given, **options)
+    operands, options, messages = MESSAGES[name]
+    caught = warned(kernels.gemm, *operands, **options)
     assert len(caught) == len(messages)
     for warning, message in zip(caught, messages, strict=True):
         assert message in str(warning.message)

@@ -162,10 +162,10 @@ class TestStops:
         typed = iter([KeyboardInterrupt(), "p total", "c", "c"])
 
         def keyboard(*_: Any) -> str:
-            given = next(typed)
-            if isinstance(given, KeyboardInterrupt):
-                raise given
-            return given
+            line = next(typed)
+            if isinstance(line, KeyboardInterrupt):
+                raise line
+            return line
 
         monkeypatch.setattr("builtins.input", keyboard)
         out = np.zeros_like(X)

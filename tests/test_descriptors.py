@@ -26,20 +26,20 @@ def wanted(kind: str, major: int, width: int, line: int, leading: int) -> np.nda
     """(k, n): the chunk of each element of B, 2 bytes each; `leading` chunks are between parts of
     a K-major operand."""
     depth = {"dense": 16, "sparse": 32}[kind]
-    found = np.empty((depth, 64), int)
+    elements = np.empty((depth, 64), int)
     for k, n in np.ndindex(depth, 64):
         if not width and major:
-            found[k, n] = 8 * line + k // 8 * 8 + n // 8 * depth + k % 8
+            elements[k, n] = 8 * line + k // 8 * 8 + n // 8 * depth + k % 8
         elif not width:
-            found[k, n] = 8 * line + k // 8 * leading + n // 8 * depth + n % 8
+            elements[k, n] = 8 * line + k // 8 * leading + n // 8 * depth + n % 8
         elif major:
             atom, column = divmod(2 * n, width)
             place = atom * width * depth + k * width + column
-            found[k, n] = named(width, line, place // 16 * 16)
+            elements[k, n] = named(width, line, place // 16 * 16)
         else:
             part, byte = divmod(2 * k, width)
-            found[k, n] = named(width, line, n * width + byte // 16 * 16 + 16 * part * leading)
-    return found
+            elements[k, n] = named(width, line, n * width + byte // 16 * 16 + 16 * part * leading)
+    return elements
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +94,9 @@ def test_addresses_are_kept_within_their_bytes(monkeypatch):
             made.append(word)
             return Chunks(np.full((1, 16), word), np.zeros(1, np.int64))
 
-        found = tiles.chunks(np.full((1, 128), word, np.uint64), whole, "b", find)
-        assert (found.addresses == word).all()
-        return found
+        chunks = tiles.chunks(np.full((1, 128), word, np.uint64), whole, "b", find)
+        assert (chunks.addresses == word).all()
+        return chunks
 
     for word in (1, 2, 3, 1, 2, 3):
         ask(word)

@@ -199,11 +199,11 @@ def crowded(x: tc.Array):
 
 def warned(function, **options):
     """The warnings of compiling a kernel, from a new object that remembers nothing."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Kernel(function, **options).specialise((X,), {}, "sm_90a").cubin  # noqa: B018
-    assert all(w.category is tc.PerformanceWarning for w in found)
-    return found
+    assert all(w.category is tc.PerformanceWarning for w in caught)
+    return caught
 
 
 CASES = [

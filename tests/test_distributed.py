@@ -33,15 +33,15 @@ def operands(world: int, M: int, N: int, K: int, gathered: bool, dtype: Any = bf
 def reduced(x: Any, w: Any) -> list[np.ndarray]:
     """Sums in the order of the ring: a rank's own products in f32, those of the others rounded before."""
     world, rows = len(x), len(x[0]) // len(x)
-    found = []
+    sums = []
     for rank in range(world):
         part = slice(rank * rows, rank * rows + rows)
         products = [np.float32(x[r][part]) @ np.float32(w[r]) for r in range(world)]
         total = products[rank]
         for hops in range(1, world):
             total = total + np.float32(products[(rank + hops) % world].astype(x[0].dtype))
-        found.append(total.astype(x[0].dtype))
-    return found
+        sums.append(total.astype(x[0].dtype))
+    return sums
 
 
 @pytest.mark.parametrize(

@@ -82,18 +82,18 @@ def sections(value):
 
 def complaints(value):
     """What numpydoc finds wrong with a function."""
-    found = validate(get_doc_object(value))["errors"]
-    return [f"{code}: {text}" for code, text in found if code in CODES]
+    errors = validate(get_doc_object(value))["errors"]
+    return [f"{code}: {text}" for code, text in errors if code in CODES]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_have_sections(name):
     assert complaints(FUNCTIONS[name]) == []
-    found = sections(FUNCTIONS[name])
-    assert found["Raises"] or name.rpartition(".")[2] in SAFE
+    parts = sections(FUNCTIONS[name])
+    assert parts["Raises"] or name.rpartition(".")[2] in SAFE
     if not name.startswith(("tensorcore_dsl.host.", "tensorcore_dsl.numba.", "tensorcore_dsl.debugger.")):
-        assert found["Examples"] or found["See Also"]
-    for error, _, text in found["Raises"]:
+        assert parts["Examples"] or parts["See Also"]
+    for error, _, text in parts["Raises"]:
         assert text, error
 
 
@@ -135,12 +135,12 @@ def test_a_missing_section_is_noticed():
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_describe_their_fields(name):
-    found = sections(CLASSES[name])
-    assert found["Summary"]
+    parts = sections(CLASSES[name])
+    assert parts["Summary"]
     described = {
         word.strip()
         for part in ("Parameters", "Attributes")
-        for line in found[part]
+        for line in parts[part]
         for word in line[0].split(",")
     }
     if dataclasses.is_dataclass(CLASSES[name]):

@@ -63,18 +63,18 @@ def test_a_collection_while_another_thread_asks():
 
 
 def classes_with_cached_properties() -> list[tuple[str, list[str]]]:
-    found = []
+    classes = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 marks = [d for f in node.body if isinstance(f, ast.FunctionDef) for d in f.decorator_list]
                 if any("cached_property" in ast.unparse(mark) for mark in marks):
-                    found.append((node.name, [ast.unparse(base) for base in node.bases]))
-    return found
+                    classes.append((node.name, [ast.unparse(base) for base in node.bases]))
+    return classes
 
 
 @pytest.mark.quick
 def test_classes_with_cached_properties_have_it():
-    found = classes_with_cached_properties()
-    assert len(found) > 20
-    assert {n for n, bases in found if "EagerDict" not in bases} == {"ExecutionContext"}  # a Chunk has it
+    classes = classes_with_cached_properties()
+    assert len(classes) > 20
+    assert {n for n, bases in classes if "EagerDict" not in bases} == {"ExecutionContext"}  # a Chunk has it

@@ -130,10 +130,10 @@ class TestWarpgroups:
         registers = image(layout, half[0])
         first: Any = self.descriptor(0) if source == "memory" else registers
         trans = (0, 0) if source == "memory" else (0,)
-        given = (image(d, c.astype(np.float32)), first, self.descriptor(2048))
-        result = emulate(self.NAME, *given, True, 1, -1, *trans, shared=shared)
+        operands = (image(d, c.astype(np.float32)), first, self.descriptor(2048))
+        result = emulate(self.NAME, *operands, True, 1, -1, *trans, shared=shared)
         assert np.array_equal(matrix(d, result, np.float32), c - a @ b)
-        result = emulate(self.NAME, *given, False, 1, 1, *trans, shared=shared)
+        result = emulate(self.NAME, *operands, False, 1, 1, *trans, shared=shared)
         assert np.array_equal(matrix(d, result, np.float32), a @ b)
 
     def test_descriptors_of_a_batch(self):

@@ -144,8 +144,8 @@ def test_c_passes_what_python_passes(tmp_path, monkeypatch):
     half = np.float16(0.5)
     path = export_scale(tmp_path)
     bits = ctypes.c_uint16(int(half.view(np.uint16)))
-    given = [c_array(x), c_array(y), ctypes.c_float(2.5), ctypes.c_uint32(7), bits]
-    result, library = launched_from_c(path, tmp_path, given, stream=64)
+    arguments = [c_array(x), c_array(y), ctypes.c_float(2.5), ctypes.c_uint32(7), bits]
+    result, library = launched_from_c(path, tmp_path, arguments, stream=64)
     assert result == 0
     parameters, config, attributes = recorded(library)
     record = launched_from_python(path, [x, y, 2.5, True, half], monkeypatch, stream=64)
@@ -218,8 +218,8 @@ def test_c_of_a_hopper_gemm_passes_what_python_passes(tmp_path, monkeypatch, dty
     path = kernels.export_gemm(tmp_path, a, b, c, arch="sm_90a", out=d, form="ptx", **options)
     numbers = (1, options.get("beta", 0))
     number = ctypes.c_int32 if dtype == np.int8 else ctypes.c_float
-    given = [c_array(OnGpu(x)) for x in (a, b, d, d)] + [number(int(n)) for n in numbers]
-    result, library = launched_from_c(path, tmp_path, given)
+    arguments = [c_array(OnGpu(x)) for x in (a, b, d, d)] + [number(int(n)) for n in numbers]
+    result, library = launched_from_c(path, tmp_path, arguments)
     assert result == 0
     parameters, config, attributes = recorded(library)
     record = launched_from_python(path, [*map(OnGpu, (a, b, d, d)), *numbers], monkeypatch)
@@ -340,9 +340,9 @@ def test_rules_have_the_same_value_in_c(tmp_path, grid, expected):
 
     path = nothing.export(tmp_path, (ROWS, tc.s32), arch="sm_80", form="ptx", grid=grid)
     x = OnGpu(aligned((300, 7), np.float32)[:, :])
-    given = c_array(x)
-    given.strides[0] = 8  # a multiple of 16 bytes
-    result, library = launched_from_c(path, tmp_path, [given, ctypes.c_int32(9)])
+    array = c_array(x)
+    array.strides[0] = 8  # a multiple of 16 bytes
+    result, library = launched_from_c(path, tmp_path, [array, ctypes.c_int32(9)])
     assert result == 0 and struct.unpack_from("3I", recorded(library)[1]) == expected
 
 

@@ -365,9 +365,9 @@ class Box:
 
 
 def numba_array(array):
-    found = DeviceNDArray(array)
-    found.gpu_data = Box(array.ctypes.data)
-    return found
+    device_array = DeviceNDArray(array)
+    device_array.gpu_data = Box(array.ctypes.data)
+    return device_array
 
 
 @pytest.mark.parametrize(
@@ -704,8 +704,8 @@ def test_views_of_torch_tensors(monkeypatch):
 
     class AsIfOnGpu(Launcher):
         def _describe(self, args):
-            found = super()._describe(args)
-            return [d._replace(device=-1) if d.on_host else d for d in found]
+            descriptions = super()._describe(args)
+            return [d._replace(device=-1) if d.on_host else d for d in descriptions]
 
     gpu = FakeGpu()
     run = AsIfOnGpu(lambda types: CUBIN, LaunchConfig.of(1, 32), gpu, stream=0)
@@ -721,12 +721,12 @@ def test_views_of_torch_tensors(monkeypatch):
 def view_of(torch, draw, dtype):
     """Some view of a tensor of one to three dimensions, also empty or of extent one."""
     shape = [draw.choice((0, 1, 1, 2, 3, 8)) for _ in range(draw.randint(1, 3))]
-    found = torch.zeros([extent + 2 for extent in shape]).to(dtype)
+    view = torch.zeros([extent + 2 for extent in shape]).to(dtype)
     for axis, extent in enumerate(shape):
         start = draw.randint(0, 2)
-        found = found.narrow(axis, start, extent)
-    found = found.permute(*draw.sample(range(found.ndim), found.ndim))
-    return found[:: draw.choice((1, 2))]
+        view = view.narrow(axis, start, extent)
+    view = view.permute(*draw.sample(range(view.ndim), view.ndim))
+    return view[:: draw.choice((1, 2))]
 
 
 # Keys.

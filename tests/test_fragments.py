@@ -47,11 +47,11 @@ def test_a_layout_knows_who_holds_an_element(instr, name):
 @pytest.mark.parametrize("dtype", [tc.f16, tc.bf16, tc.f32, tc.s8, tc.s32, tc.f64], ids=str)
 def test_a_layout_of_another_type_has_the_same_slots(instr, name, dtype):
     layout = instr.operand(name).layout
-    other = layout.of_type(dtype)
-    assert other.dtype == dtype and other.slots == layout.slots
-    assert np.array_equal(other.coords, layout.coords)
-    assert other.of_type(layout.dtype) is layout
-    assert other.of_type(tc.s32) == layout.of_type(tc.s32)
+    retyped = layout.of_type(dtype)
+    assert retyped.dtype == dtype and retyped.slots == layout.slots
+    assert np.array_equal(retyped.coords, layout.coords)
+    assert retyped.of_type(layout.dtype) is layout
+    assert retyped.of_type(tc.s32) == layout.of_type(tc.s32)
 
 
 def test_layouts_of_equal_names_are_equal():
@@ -66,10 +66,10 @@ def test_layouts_of_equal_names_are_equal():
     kinds = [tc.f16, tc.bf16, tc.f32, tc.tf32, tc.s8, tc.u8, tc.e4m3, tc.e5m2, tc.s32, tc.f64]
     for layout in list(real.values()):
         for dtype in kinds:
-            other = layout.of_type(dtype)
-            if other.name in real:
-                assert np.array_equal(other.coords, real[other.name].coords), other.name
-                assert other.registers == real[other.name].registers
+            retyped = layout.of_type(dtype)
+            if retyped.name in real:
+                assert np.array_equal(retyped.coords, real[retyped.name].coords), retyped.name
+                assert retyped.registers == real[retyped.name].registers
 
 
 # -- types ------------------------------------------------------------------------------------

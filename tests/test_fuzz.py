@@ -14,8 +14,8 @@ from tests.fuzz import planted, product_cases, products, ways
 class TestProducts:
     def test_cases_are_reproducible(self):
         """Other cases before them change nothing."""
-        found = [products.record(index, "cpu", seed=1) for index in (8, 9, 8, 9)]
-        assert found[:2] == found[2:] and all("hash" in one for one in found)
+        records = [products.record(index, "cpu", seed=1) for index in (8, 9, 8, 9)]
+        assert records[:2] == records[2:] and all("hash" in one for one in records)
 
     def test_cases_do_not_depend_on_the_version_of_numpy(self):
         draw = product_cases.Draw(7, 3)

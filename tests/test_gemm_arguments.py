@@ -195,10 +195,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_arguments_are_refused(name):
-    function, given, named, message = REFUSED[name]
+    function, operands, named, message = REFUSED[name]
     for _ in range(2):  # errors are not cached
         with pytest.raises(tc.ArgumentError) as caught:
-            function(*given, **named)
+            function(*operands, **named)
         assert message in str(caught.value)
 
 
@@ -270,15 +270,15 @@ def test_every_parameter_is_documented():
 
 
 def test_overlap_is_decided_exactly():
-    draw, memory, found = random.Random(0), np.zeros(400, np.float16), set()
+    draw, memory, outcomes = random.Random(0), np.zeros(400, np.float16), set()
     for _ in range(1500):
         x, y = (view_of(memory, draw) for _ in range(2))
         at_x, at_y = addresses(x), addresses(y)
         images = [overlap._memory(describe(view)) for view in (x, y)]
         assert overlap.share_memory(*images) == bool(at_x & at_y)
         assert overlap.overlaps_itself(images[0]) == (len(at_x) < x.size)
-        found.add((bool(at_x & at_y), len(at_x) < x.size))
-    assert len(found) == 4
+        outcomes.add((bool(at_x & at_y), len(at_x) < x.size))
+    assert len(outcomes) == 4
 
 
 def view_of(memory: np.ndarray, draw: random.Random) -> np.ndarray:
@@ -295,9 +295,9 @@ def addresses(x: np.ndarray) -> set[int]:
 def test_large_views_are_compared_quickly():
     memory = np.zeros(1, np.float16)
     wide = as_strided(memory, (64, 8191, 4095), (6 * 8193 * 8191, 6 * 8193, 6))
-    other = wide.__array_interface__["data"][0] + 2
+    address = wide.__array_interface__["data"][0] + 2
     described = describe(wide)
-    assert not overlap.share_memory(*map(overlap._memory, (described, described._replace(value=other))))
+    assert not overlap.share_memory(*map(overlap._memory, (described, described._replace(value=address))))
     assert not overlap.overlaps_itself(overlap._memory(described))
 
 
@@ -623,8 +623,8 @@ def test_overlap_reads_no_element():
     """The arrays may lie on a GPU: the host must not touch their addresses."""
     out = np.zeros((64, 48), np.float32)
     beyond = describe(out, "out")._replace(value=1 << 12)
-    other = describe(out.T, "a")._replace(value=1 << 20)
-    overlap.check_apart({"out": beyond}, {"a": other})
+    behind = describe(out.T, "a")._replace(value=1 << 20)
+    overlap.check_apart({"out": beyond}, {"a": behind})
 
 
 @pytest.mark.parametrize(

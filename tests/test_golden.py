@@ -21,14 +21,14 @@ CHUNK = 5
 
 
 def chunks() -> list[Any]:
-    found = []
+    parameters = []
     for path in FILES:
         if path.stem == "gemm_kernels" or path.stem.startswith("approximate"):
             continue
         records = list(json.loads(path.read_text()).items())
         for at in range(0, len(records), CHUNK):
-            found.append(pytest.param(path.stem, records[at : at + CHUNK], id=f"{path.stem}-{at}"))
-    return found
+            parameters.append(pytest.param(path.stem, records[at : at + CHUNK], id=f"{path.stem}-{at}"))
+    return parameters
 
 
 def replay(stem: str, mnemonic: str) -> str:

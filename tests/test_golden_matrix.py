@@ -25,12 +25,12 @@ TOGETHER = 6  # forms of one test
 
 
 def groups() -> list[Any]:
-    found = []
+    parameters = []
     for family in sorted({matrix_records.family(n) for n in KNOWN}):
         names = [n for n in KNOWN if matrix_records.family(n) == family]
         for at in range(0, len(names), TOGETHER):
-            found.append(pytest.param(names[at : at + TOGETHER], id=f"{family}-{at}"))
-    return found
+            parameters.append(pytest.param(names[at : at + TOGETHER], id=f"{family}-{at}"))
+    return parameters
 
 
 def emulated(mnemonic: str, chunk: int) -> np.ndarray:

@@ -18,13 +18,13 @@ REPLAYED = 5  # cases of a kind
 
 def small(kind: str) -> list[int]:
     """The first cases of a kind that have a result, and are quickly emulated."""
-    found = []
+    indices = []
     for index in map(int, CASES):
         case = product_cases.product(SEED, index)
         quick = case.M * case.N * case.K < 1 << 20
         if case.kind == kind and quick and "hash" in CASES[str(index)]:
-            found.append(index)
-    return found[:REPLAYED]
+            indices.append(index)
+    return indices[:REPLAYED]
 
 
 @pytest.mark.parametrize("kind", product_cases.DTYPES)

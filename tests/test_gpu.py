@@ -39,8 +39,8 @@ def test_arrays_of_every_library(library):
     else:
         x, y = module.asarray(host), module.zeros(1000, np.float32)
     scale[8, 128](x, y, 2.0)
-    found = y.copy_to_host() if library == "numba" else y.cpu().numpy() if library == "torch" else y.get()
-    assert np.array_equal(found, 2 * host)
+    doubled = y.copy_to_host() if library == "numba" else y.cpu().numpy() if library == "torch" else y.get()
+    assert np.array_equal(doubled, 2 * host)
 
 
 def test_streams():

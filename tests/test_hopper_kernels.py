@@ -161,15 +161,15 @@ def test_transposed_tiles_have_the_bits_of_others(orders):
     """Of a batch, with row reductions, and of tiles that reach beyond A, B and K."""
     draw = np.random.default_rng(4)
     a, b = (draw.standard_normal(s).astype(np.float32) for s in ((2, 72, 104), (104, 40)))
-    given = a if orders[0] == "C" else a.swapaxes(1, 2).copy().swapaxes(1, 2), np.array(b, order=orders[1])
+    laid_out = a if orders[0] == "C" else a.swapaxes(1, 2).copy().swapaxes(1, 2), np.array(b, order=orders[1])
     config, rows = HopperConfig(BM=64, BN=64, stages=2), (kernels.RowReduction("sum"),)
     product, usual = (
         kernels.gemm(*operands, precision="tf32", config=config, row_reductions=rows)
-        for operands in (given, (a, np.asfortranarray(b)))
+        for operands in (laid_out, (a, np.asfortranarray(b)))
     )
     assert all(x.tobytes() == y.tobytes() for x, y in zip(product, usual, strict=True))
     d = np.empty((2, 72, 40), np.float32)
-    assert not kernels.plan(*given, None, d, precision="tf32", config=config).copies
+    assert not kernels.plan(*laid_out, None, d, precision="tf32", config=config).copies
 
 
 def test_tiles_that_are_not_transposed():

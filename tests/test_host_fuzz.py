@@ -260,8 +260,8 @@ def gemm_case(draw: random.Random) -> dict[str, Any]:
 
 
 def sparse_case(draw: random.Random) -> dict[str, Any]:
-    given = kernels.compress(array(64, 64))
-    return {"values": given.values, "metadata": given.metadata, "shape": given.shape}
+    compressed = kernels.compress(array(64, 64))
+    return {"values": compressed.values, "metadata": compressed.metadata, "shape": compressed.shape}
 
 
 def grouped_case(draw: random.Random) -> dict[str, Any]:
@@ -270,8 +270,8 @@ def grouped_case(draw: random.Random) -> dict[str, Any]:
 
 
 def k_grouped_case(draw: random.Random) -> dict[str, Any]:
-    given = grouped_case(draw)
-    return {"a": array(64, 64, order="F"), "b": array(64, 64), "offsets": given["offsets"]}
+    grouped = grouped_case(draw)
+    return {"a": array(64, 64, order="F"), "b": array(64, 64), "offsets": grouped["offsets"]}
 
 
 def scaled_case(draw: random.Random) -> dict[str, Any]:
@@ -402,18 +402,18 @@ def test_odd_arguments(name, launches):
         warnings.simplefilter("ignore")
         refused = count = 0
         while time.monotonic() < end or count < 50 or (refused == count < MOST):
-            given = right(draw)
-            places = [name for name in (*given, *options) if name != "timer"]  # its errors pass
+            arguments = right(draw)
+            places = [name for name in (*arguments, *options) if name != "timer"]  # its errors pass
             for place in draw.sample(places, min(draw.choice([1, 1, 1, 2, 3]), len(places))):
-                given[place] = odd(draw, given)
+                arguments[place] = odd(draw, arguments)
             count += 1
             try:
-                function(**given)
+                function(**arguments)
             except tc.TensorCoreError as error:
-                assert str(error).strip(), given
+                assert str(error).strip(), arguments
                 refused += 1
             except Exception as error:
-                text = ", ".join(f"{n}={brief(x)} {getattr(x, 'dtype', '')}" for n, x in given.items())
+                text = ", ".join(f"{n}={brief(x)} {getattr(x, 'dtype', '')}" for n, x in arguments.items())
                 raise AssertionError(f"{name}({text}) raises a {type(error).__name__}") from error
     assert 0 < refused < count, "some are refused, and some are right"
 

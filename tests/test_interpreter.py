@@ -165,28 +165,28 @@ class TestWarps:
     def test_a_guard_may_not_split_a_warp(self):
         def build(b: Builder, t: Any) -> Any:
             flag = b.op(LESS, b.op(LANE), 5)
-            found = b.variable(0)
-            b.op(VOTE, flag, into=found, guard=flag)
-            return found
+            votes = b.variable(0)
+            b.op(VOTE, flag, into=votes, guard=flag)
+            return votes
 
         with pytest.raises(Divergence, match="lanes 0-4"):
             outputs(build)
 
     def test_whole_warps_may_differ(self):
         def build(b: Builder, t: Any) -> Any:
-            found = b.variable(9)
+            votes = b.variable(9)
             with b.when(b.op(EQUAL, b.op(WARP_ID), 1)):
-                b.op(VOTE, b.op(LESS, b.op(LANE), 3), into=found)
-            return found
+                b.op(VOTE, b.op(LESS, b.op(LANE), 3), into=votes)
+            return votes
 
         assert np.array_equal(outputs(build), np.where(np.arange(128) % 64 < 32, 9, 3))
 
     def test_lanes_of_a_mask_wait_for_each_other(self):
         def build(b: Builder, t: Any) -> Any:
-            found = b.variable(0)
+            total = b.variable(0)
             with b.when(b.op(LESS, b.op(LANE), 4)):
-                b.op(MEET, b.op(LANE), 0xF, into=found)
-            return found
+                b.op(MEET, b.op(LANE), 0xF, into=total)
+            return total
 
         assert outputs(build)[:6].tolist() == [6, 6, 6, 6, 0, 0]
 
@@ -245,10 +245,10 @@ class TestMistakes:
 
     def test_a_register_that_only_some_threads_wrote(self):
         def build(b: Builder, t: Any, stop: int) -> Any:
-            found, copied = b.value(), b.value()
+            partly, copied = b.value(), b.value()
             with b.when(b.op(LESS, t, 40)):
-                b.op(ADD, t, 1, into=found)
-            b.assign(copied, found)
+                b.op(ADD, t, 1, into=partly)
+            b.assign(copied, partly)
             with b.when(b.op(LESS, t, stop)):
                 b.op(ADD, copied, 1)
                 self.line = b.line
@@ -262,9 +262,9 @@ class TestMistakes:
     @pytest.mark.parametrize("written", [40, 0])
     def test_a_copy_of_what_nothing_wrote_is_unwritten(self, written):
         def build(b: Builder, t: Any) -> Any:
-            found, copied = b.value(), b.variable(0)
-            b.op(ADD, t, 1, into=found, guard=b.op(LESS, t, written))
-            b.assign(copied, found)
+            partly, copied = b.value(), b.variable(0)
+            b.op(ADD, t, 1, into=partly, guard=b.op(LESS, t, written))
+            b.assign(copied, partly)
             return b.op(ADD, copied, 1)
 
         with pytest.raises(
@@ -274,9 +274,9 @@ class TestMistakes:
 
     def test_a_guard_hides_what_is_unwritten(self):
         def build(b: Builder, t: Any, negated: bool) -> Any:
-            few, found = b.op(LESS, t, 40), b.value()
-            b.op(ADD, t, 1, into=found, guard=few)
-            b.op(ADD, found, 1, into=b.variable(0), guard=few, negated=negated)
+            few, partly = b.op(LESS, t, 40), b.value()
+            b.op(ADD, t, 1, into=partly, guard=few)
+            b.op(ADD, partly, 1, into=b.variable(0), guard=few, negated=negated)
             return t
 
         outputs(lambda b, t: build(b, t, False))

@@ -29,12 +29,12 @@ OOB_NAN = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}  # as an H200 fills
 def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int], nan: bool = False) -> np.ndarray:
     """The box at `corner`, zeros or OOB-NaN outside the array."""
     size = array.itemsize
-    found = np.full(tuple(box), OOB_NAN[size] if nan else 0, f"u{size}").view(array.dtype)
+    elements = np.full(tuple(box), OOB_NAN[size] if nan else 0, f"u{size}").view(array.dtype)
     for index in np.ndindex(*box):
         place = tuple(c + i for c, i in zip(corner, index, strict=True))
         if all(0 <= p < n for p, n in zip(place, array.shape, strict=True)):
-            found[index] = array[place]
-    return found
+            elements[index] = array[place]
+    return elements
 
 
 def laid_out(values: np.ndarray, swizzle: int) -> np.ndarray:
@@ -204,7 +204,7 @@ def specials(kind: np.dtype[Any]) -> np.ndarray:
     limits = ml_dtypes.finfo(kind)
     tiny, normal = float(limits.smallest_subnormal), float(limits.smallest_normal)
     most, step = float(limits.max), float(limits.eps)
-    found = np.array(
+    numbers = np.array(
         [
             0.0,
             -0.0,
@@ -224,8 +224,8 @@ def specials(kind: np.dtype[Any]) -> np.ndarray:
             step,
         ]
     ).astype(kind)
-    found.view(f"u{kind.itemsize}")[6] |= 5  # a NaN with a payload
-    return found
+    numbers.view(f"u{kind.itemsize}")[6] |= 5  # a NaN with a payload
+    return numbers
 
 
 @pytest.mark.parametrize("name", GOLDEN.files)
@@ -416,9 +416,9 @@ class TestClusters:
 
     def test_messages_name_blocks_of_clusters(self):
         geometry = Geometry((4, 6, 2), (20, 1, 1), 6, 12, 0, 0, 32, (2, 3, 1))
-        found = [geometry.cta(32 * cta) for cta in range(12)]
+        ctas = [geometry.cta(32 * cta) for cta in range(12)]
         second = [(2 + x, y, 0) for y in range(3) for x in range(2)]
-        assert found == second + [(x, 3 + y, 0) for y in range(3) for x in range(2)]
+        assert ctas == second + [(x, 3 + y, 0) for y in range(3) for x in range(2)]
 
     @pytest.mark.parametrize(
         "offset, error, text",

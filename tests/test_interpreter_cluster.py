@@ -231,8 +231,8 @@ class TestStores:
         assert (out[..., 1] == out[0, 0, 1]).all()
         assert out[0, 0, 1] == expected.get(operation, out[0, 0, 1])
         if returns and operation == "exch":  # all but the last number came back, and the zero
-            found = {*out[..., 0].ravel().tolist(), int(out[0, 0, 1])}
-            assert found == set(range(257))
+            previous = {*out[..., 0].ravel().tolist(), int(out[0, 0, 1])}
+            assert previous == set(range(257))
 
     @pytest.mark.parametrize("returns", [True, False])
     @pytest.mark.parametrize("tiny", cluster.TINY)

@@ -264,11 +264,11 @@ def test_atomics_in_one_loop_are_those_thread_by_thread(name):
             here = slice(which[thread], which[thread] + 1)
             wanted_old[thread] = wanted[here][0]
             wanted[here] = update(wanted[here], values[thread : thread + 1])
-        found, old = memory.copy(), np.zeros(threads, kind)
-        places = found.ctypes.data + which * width
+        updated, old = memory.copy(), np.zeros(threads, kind)
+        places = updated.ctypes.data + which * width
         bytes_of = lambda array: array.view(np.uint8)
         assert accesses.change_words(code, places, bytes_of(values), bytes_of(old), active, width)
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(updated, wanted)
         np.testing.assert_array_equal(old, wanted_old)
         nobody = np.zeros(threads, bool)
         assert not accesses.change_words(code, places, bytes_of(values), bytes_of(old), nobody, width)

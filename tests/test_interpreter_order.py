@@ -116,8 +116,8 @@ def test_races_show_in_some_orders(find):
     with executing(regions=False):  # whose own order hides the mistake
         assert find(None, False, checks=False) == right
     assert {find(seed, True) for seed in SEEDS} == {right}
-    found = [find(seed, False) for seed in SEEDS]
-    assert sum(result != right for result in found) >= 2
+    results = [find(seed, False) for seed in SEEDS]
+    assert sum(result != right for result in results) >= 2
 
 
 def test_one_order_is_enough_for_the_detector():
@@ -215,9 +215,9 @@ def test_products_are_the_same_in_every_order(config):
 def test_gates_are_the_same_in_every_order():
     config = HopperConfig(BM=64, BN=64, stages=2, pingpong=True, cluster_n=2)
     x, gate, up = normal(128, 192), normal(96, 192).T, normal(96, 192, seed=1).T
-    found = []
+    gates = []
     for order in (None, 0, 1):
-        found.append(np.zeros((128, 96), BF16))
+        gates.append(np.zeros((128, 96), BF16))
         run(
             swiglu_kernel,
             2,
@@ -225,10 +225,10 @@ def test_gates_are_the_same_in_every_order():
             x,
             gate,
             up,
-            found[-1],
+            gates[-1],
             order=order,
             config=config,
             traits=HopperTraits(),
         )
-    assert found[0].any()
-    assert len({d.tobytes() for d in found}) == 1
+    assert gates[0].any()
+    assert len({d.tobytes() for d in gates}) == 1

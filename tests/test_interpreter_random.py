@@ -105,8 +105,8 @@ class _Reading:
             "lt.u32": lambda: a[0] < a[1], "cvt.u64.u32": lambda: a[0],
             "add.u64": lambda: a[0] + a[1],
         }  # fmt: skip
-        found = self.special[name] if name in self.special else meanings[name]()
-        self.values[node.results[0]] = int(found) & 0xFFFFFFFF
+        special = self.special[name] if name in self.special else meanings[name]()
+        self.values[node.results[0]] = int(special) & 0xFFFFFFFF
 
     def assign(self, node: Assign) -> None:
         self.values[node.target] = self.read(node.sources[0])

@@ -66,10 +66,10 @@ def test_quads_and_warps_are_named_where_they_hold_whole_rows_or_columns():
 def test_lines_part_warps_quads_threads_and_registers():
     def lines(layout):
         """How many lines there are of each width."""
-        found = Counter()
+        segments = Counter()
         for part in plot_layout(layout).axes[0].collections:
-            found[part.get_linewidths()[0]] += len(part.get_segments())
-        return found
+            segments[part.get_linewidths()[0]] += len(part.get_segments())
+        return segments
 
     wide = lines(tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32).d.layout)
     assert wide[2.6] == 3 * 8 and wide[0.9] == 60 * 8  # between warps; between other rows

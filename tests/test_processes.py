@@ -220,9 +220,9 @@ finally:
 
 
 def report(first: int, ctas: int, _: Event) -> Report:
-    found = Report()
-    found.bytes["global", "load"] = ctas
-    return found
+    counted = Report()
+    counted.bytes["global", "load"] = ctas
+    return counted
 
 
 def fails_from_four(first: int, ctas: int, stop: Event) -> Report:
@@ -245,9 +245,9 @@ def fails_by_an_error_of_its_own(*_: Any) -> Report:
 
 
 def told_by_its_process(*_: Any) -> Report:
-    found = Report()
-    found.bytes["global", "load"] = os.getpid()
-    return found
+    counted = Report()
+    counted.bytes["global", "load"] = os.getpid()
+    return counted
 
 
 @dataclass
@@ -338,8 +338,8 @@ class TestProcesses:
     @pytest.mark.parametrize("ctas,size,count", [(10, 2, 3), (9, 2, 5), (3, 1, 3), (100, 7, 2)])
     def test_every_chunk_is_run_once(self, ctas, size, count):
         for _ in range(2):
-            found, ended = self.run(report, ctas, size, count)
-            assert found.bytes["global", "load"] == ended == ctas
+            total, ended = self.run(report, ctas, size, count)
+            assert total.bytes["global", "load"] == ended == ctas
 
     def test_who_is_done_first_gets_the_next_chunk(self):
         """The first chunk ends only when others have run all that follow."""
@@ -397,10 +397,10 @@ finally:
         mask = signal.pthread_sigmask
 
         def interrupted(how: int, signals: Any) -> Any:
-            found = mask(how, signals)
+            masked = mask(how, signals)
             if how == signal.SIG_SETMASK:
                 raise KeyboardInterrupt
-            return found
+            return masked
 
         monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -410,8 +410,8 @@ finally:
     def test_stay_for_what_follows(self):
         self.run(report)
         first = self.numbers()
-        found, _ = self.run(told_by_its_process, 1, 1, 1)
-        assert found.bytes["global", "load"] == first[0]
+        total, _ = self.run(told_by_its_process, 1, 1, 1)
+        assert total.bytes["global", "load"] == first[0]
         self.run(report, count=4)
         assert self.numbers()[:3] == first and len(self.numbers()) == 4
 
@@ -449,8 +449,8 @@ finally:
                 super().__init__(*given)
 
         monkeypatch.setattr(processes, "_Worker", Few)
-        found, ended = self.run(report)
-        assert found.bytes["global", "load"] == ended == 10
+        total, ended = self.run(report)
+        assert total.bytes["global", "load"] == ended == 10
         assert len(self.pool.workers) == 3 - len(refused)
 
     def test_there_may_be_few_files(self, capfd):
@@ -459,10 +459,10 @@ finally:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 14, limits[1]))
         try:
-            found, ended = self.run(report, 40, 1, 40)
+            total, ended = self.run(report, 40, 1, 40)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert found.bytes["global", "load"] == ended == 40
+        assert total.bytes["global", "load"] == ended == 40
         assert 0 < len(self.pool.workers) < 14
         assert "Traceback" not in capfd.readouterr().err
 
@@ -532,8 +532,8 @@ class TestProcessPools:
 
     @staticmethod
     def pool(size: int = 8) -> ProcessPool | None:
-        with processes.pool([GlobalPointer(np.zeros(size, np.uint8), "x")]) as (found, _):
-            return found
+        with processes.pool([GlobalPointer(np.zeros(size, np.uint8), "x")]) as (workers, _):
+            return workers
 
     def test_stay(self):
         first = self.pool()
@@ -581,8 +581,8 @@ class TestProcessPools:
 
         monkeypatch.setattr(processes, "Arena", Full)
         x = GlobalPointer(np.zeros(3), "x")
-        with processes.pool([x]) as (found, given):
-            assert found is None and given == [x]
+        with processes.pool([x]) as (workers, arrays):
+            assert workers is None and arrays == [x]
         monkeypatch.undo()
         assert self.pool() is not None
 
@@ -660,7 +660,7 @@ class TestMemory:
         """A kernel's tensor maps name arrays that pointers name, too."""
         whole = np.zeros((6, 8), np.int32)
         two, apart = whole[:2], np.zeros(4, np.int64)
-        given = [
+        pointers = [
             GlobalPointer(whole[1:3], "c"),
             TensorMapArgument(two, "a", (1, 0), (8, 1)),
             GlobalPointer(two, "a"),
@@ -668,7 +668,7 @@ class TestMemory:
             GlobalPointer(whole[3], "d", writable=False),
             GlobalPointer(apart, "e"),
         ]
-        moved: Any = arena.take(given)
+        moved: Any = arena.take(pointers)
         for argument in moved:
             argument.array[...] = 7
         copied: list[int] = []

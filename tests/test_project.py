@@ -118,9 +118,9 @@ def test_extras_for_both_toolkits():
 
 
 def test_the_page_on_libraries_names_each():
-    found = project()
-    extras = found["optional-dependencies"].values()
-    needed = {re.match(r"[\w-]+", n)[0] for n in [*found["dependencies"], *sum(extras, [])]}
+    metadata = project()
+    extras = metadata["optional-dependencies"].values()
+    needed = {re.match(r"[\w-]+", n)[0] for n in [*metadata["dependencies"], *sum(extras, [])]}
     page = (ROOT / "docs" / "libraries.md").read_text().partition("## What is written by hand")[0]
     named = set(re.findall(r"[\w-]+", page.lower()))
     assert not {name.lower() for name in needed} - named - {"tensorcore-dsl"}
@@ -128,17 +128,17 @@ def test_the_page_on_libraries_names_each():
 
 def test_what_installs_with_its_oldest_version_names_one():
     """`make installs` takes the lower bounds."""
-    found = project()
-    extras = found["optional-dependencies"]
-    for requirement in (*found["dependencies"], *extras["cu12"], *extras["test"]):
+    metadata = project()
+    extras = metadata["optional-dependencies"]
+    for requirement in (*metadata["dependencies"], *extras["cu12"], *extras["test"]):
         assert re.fullmatch(r"[\w-]+(\[\w+\])?>=[\d.]+", requirement), requirement
 
 
 def test_every_python_is_named():
-    found = project()
-    named = {c.removeprefix("Programming Language :: Python :: ") for c in found["classifiers"]}
+    metadata = project()
+    named = {c.removeprefix("Programming Language :: Python :: ") for c in metadata["classifiers"]}
     assert {f"3.{minor}" for minor in range(10, 15)} <= named
-    assert found["requires-python"] == ">=3.10" and found["license"] == "Apache-2.0"
+    assert metadata["requires-python"] == ">=3.10" and metadata["license"] == "Apache-2.0"
 
 
 def test_versions_agree():
@@ -252,10 +252,10 @@ def test_demo_prints_a_table(monkeypatch, capsys):
 
 
 def test_demo_covers_types_sizes_and_orders():
-    found = list(demo.cases("cpu"))
-    assert {c.dtype for c in found} == {tc.f16, tc.bf16, tc.f32, tc.s8, tc.f64}
-    assert len({c.orders for c in found}) == 4
-    assert any(n % 64 for c in found for n in c.size)
+    demo_cases = list(demo.cases("cpu"))
+    assert {c.dtype for c in demo_cases} == {tc.f16, tc.bf16, tc.f32, tc.s8, tc.f64}
+    assert len({c.orders for c in demo_cases}) == 4
+    assert any(n % 64 for c in demo_cases for n in c.size)
 
 
 @pytest.mark.parametrize("dtype", [tc.f16, tc.s8])
@@ -267,14 +267,14 @@ def test_demo_matrices_are_laid_out_as_asked(dtype):
 
 def test_recipes_agree_with_the_project():
     """The image names extras that exist; the recipe of conda has the version and the requirements."""
-    found, folder = project(), ROOT / "packaging"
+    metadata, folder = project(), ROOT / "packaging"
     (extras,) = re.findall(
         r"\[([\w,]+)\]", (folder / "Dockerfile").read_text("utf-8").partition("ENTRYPOINT")[0]
     )[:1]
-    assert set(extras.split(",")) <= set(found["optional-dependencies"])
+    assert set(extras.split(",")) <= set(metadata["optional-dependencies"])
     recipe = (folder / "conda" / "recipe.yaml").read_text("utf-8")
-    assert f'version: "{tc.__version__}"' in recipe and f'summary: "{found["description"]}"' in recipe
-    needed = {f"- {n.replace('>=', ' >=')}" for n in found["dependencies"]}
+    assert f'version: "{tc.__version__}"' in recipe and f'summary: "{metadata["description"]}"' in recipe
+    needed = {f"- {n.replace('>=', ' >=')}" for n in metadata["dependencies"]}
     assert needed <= {line.strip() for line in recipe.partition("run:")[2].splitlines()}
 
 

@@ -33,16 +33,16 @@ def test_own_ptx_gives_the_same_bits(name, monkeypatch):
     def read_back(self: Any) -> Any:
         own = made(self)
         text = syntax.parse(print_kernel(own, self.arch), "own.ptx")
-        found, _ = reader.kernel_of(text.kernels[0], text)
-        for there, here in zip(found.params, own.params, strict=True):
+        actual, _ = reader.kernel_of(text.kernels[0], text)
+        for there, here in zip(actual.params, own.params, strict=True):
             there.value.type = here.value.type  # PTX has no integers with a sign in parameters
         params = [
             replace(there, tensor_map=here.tensor_map)
-            for there, here in zip(found.params, own.params, strict=True)
+            for there, here in zip(actual.params, own.params, strict=True)
         ]
         # Where it is large, the launch brings static shared memory along.
-        read.append(found.name)
-        return replace(found, params=params, shared_bytes=own.shared_bytes, dynamic=own.dynamic)
+        read.append(actual.name)
+        return replace(actual, params=params, shared_bytes=own.shared_bytes, dynamic=own.dynamic)
 
     instead = cached_property(read_back)
     instead.__set_name__(Specialisation, "ir")
@@ -51,8 +51,8 @@ def test_own_ptx_gives_the_same_bits(name, monkeypatch):
         del specialisation._kept[known]
         for derived in ("ir", "program"):
             vars(known).pop(derived, None)
-    found = case.launch(case.kernel.emulator(arch, checks=False))
-    assert read and np.asarray(found).tobytes() == np.asarray(wanted).tobytes()
+    actual = case.launch(case.kernel.emulator(arch, checks=False))
+    assert read and np.asarray(actual).tobytes() == np.asarray(wanted).tobytes()
 
 
 GRID = """

@@ -38,8 +38,8 @@ def quiet() -> Iterator[None]:
 def test_the_kernel_in_ptx() -> None:
     x = np.zeros((7, 300), np.float32)
     kernel = tc.ptx.from_triton(kernels.softmax, {"BLOCK": 512}, arch="sm_90a", num_warps=8)
-    found, threads, shared = kernel.compiled(x, x, 300)
-    assert found.name == "softmax" and threads == 256 and shared and ".target sm_90a" in found.module.ptx
+    module, threads, shared = kernel.compiled(x, x, 300)
+    assert module.name == "softmax" and threads == 256 and shared and ".target sm_90a" in module.module.ptx
 
 
 def test_boxes_of_tensor_descriptors() -> None:

@@ -45,8 +45,8 @@ def test_promoted_sums_do_not_drift(dtype):
 
     def error(accumulate: Any) -> float:
         options = dict(out_dtype=tc.f32, config=HopperConfig(BN=32, stages=2))
-        found = on_hopper(kernels.gemm, a, b, accumulate=accumulate, **options)
-        return float(np.abs(found / wanted - 1).max())
+        product = on_hopper(kernels.gemm, a, b, accumulate=accumulate, **options)
+        return float(np.abs(product / wanted - 1).max())
 
     assert error(tc.f32) == error(None) < 2.0**-10 < 2.0**-7 < error("fast")
 
@@ -109,8 +109,8 @@ def test_stages_and_places_do_not_change_bits(name, accumulate):
     with tc.target("cpu", "sm_90a"):
         plans = [kernels.plan(a, b, None, None, accumulate=accumulate, config=c) for c in (usual, config)]
         assert len({kernels.explain_bits(plan) for plan in plans}) == 1
-    found, wanted = (on_hopper(kernels.gemm, a, b, accumulate=accumulate, config=c) for c in (config, usual))
-    assert found.tobytes() == wanted.tobytes()
+    actual, wanted = (on_hopper(kernels.gemm, a, b, accumulate=accumulate, config=c) for c in (config, usual))
+    assert actual.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.tensorcore_check
@@ -123,11 +123,11 @@ def test_sums_in_turns_have_the_same_bits(changes, split_k):
     for slabs, rows in ((1, 128), (2, 128), (3, 1280), (4, 128), (9, 128)):
         a = draw.standard_normal((rows, 128 * slabs - 48)).astype(E4M3)
         b = np.asfortranarray(draw.standard_normal((128 * slabs - 48, 112)).astype(E4M3))
-        found, wanted = (
+        actual, wanted = (
             on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=replace(waiting, mma_in_flight=n))
             for n in (1, 0)
         )
-        assert found.tobytes() == wanted.tobytes()
+        assert actual.tobytes() == wanted.tobytes()
 
 
 # -- scales by blocks -----------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def rounded(a: np.ndarray, b: np.ndarray, scale: Any, zero: float) -> np.ndarray
     sums = a.astype(np.int64) @ b.astype(np.int64)
     factors = [Fraction(float(s)) for s in np.broadcast_to(scale, sums.shape[1])]
     zero = Fraction(zero)
-    found = [[round(int(x) * f + zero) for x, f in zip(row, factors)] for row in sums]
-    return np.clip(np.array(found, object), -128, 127).astype(np.int8)
+    scaled = [[round(int(x) * f + zero) for x, f in zip(row, factors)] for row in sums]
+    return np.clip(np.array(scaled, object), -128, 127).astype(np.int8)
 
 
 @pytest.mark.quick(1)

@@ -123,14 +123,14 @@ def test_reference_has_every_public_name_once():
 def test_reference_has_every_public_module():
     """Modules with `__all__` that users import: of the package's top, and of its public folders."""
     internal = {"isa", "interpreter", "lowering"}
-    found = {"tensorcore_dsl.kernels"}
+    modules = {"tensorcore_dsl.kernels"}
     for path in (ROOT / "tensorcore_dsl").glob("*/__init__.py"):
         if "\n__all__ = " in path.read_text() and path.parent.name not in internal:
-            found.add(f"tensorcore_dsl.{path.parent.name}")
+            modules.add(f"tensorcore_dsl.{path.parent.name}")
     for path in (ROOT / "tensorcore_dsl").glob("*.py"):
         if "\n__all__ = " in path.read_text() and path.stem != "__init__":
-            found.add(f"tensorcore_dsl.{path.stem}")
-    assert found <= {*public_names.MODULES, *public_names.READ}
+            modules.add(f"tensorcore_dsl.{path.stem}")
+    assert modules <= {*public_names.MODULES, *public_names.READ}
 
 
 def test_a_module_that_cannot_be_imported_is_read(monkeypatch):
@@ -258,9 +258,9 @@ def test_pictures_are_current(pictures):
 
 
 def test_a_picture_of_something_else_has_another_digest(pictures):
-    one, other = (
+    one, changed = (
         pictures.fragment(*pictures.FRAGMENTS[name][:1], "a")
         for name in ("mma_m16n8k16_f16", "mma_m16n8k8_tf32")
     )
-    assert pictures.digest(one) != pictures.digest(other)
+    assert pictures.digest(one) != pictures.digest(changed)
     assert pictures.digest(one) == pictures.recorded("mma_m16n8k16_f16_a")

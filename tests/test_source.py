@@ -249,9 +249,9 @@ def test_history_is_searched_for_the_very_code():
                 texts = [t for t in recovery._statements(code, lines) if recovery._holds(t, code)]
                 assert texts and all(t.startswith("\n".join(lines[start:end])) for t in texts), (name, texts)
         space.clear()
-    other = compile("def f(x):\n    return x + 4\n", "<stdin>", "exec").co_consts[0]
-    assert isinstance(other, types.CodeType)
-    assert not [t for t in recovery._statements(other, lines) if recovery._holds(t, other)]
+    stranger = compile("def f(x):\n    return x + 4\n", "<stdin>", "exec").co_consts[0]
+    assert isinstance(stranger, types.CodeType)
+    assert not [t for t in recovery._statements(stranger, lines) if recovery._holds(t, stranger)]
 
 
 def test_future_statements_of_the_prompt():

@@ -31,14 +31,14 @@ DTYPES = [np.dtype(np.float16), BF16, E4M3, E5M2, np.dtype(np.int8), np.dtype(np
 def pruned(a: np.ndarray) -> np.ndarray:
     """The oracle: chunk after chunk in plain Python."""
     size = 2 if a.dtype == np.float32 else 4
-    found = np.zeros_like(a)
+    kept = np.zeros_like(a)
     for row in range(a.shape[0]):
         for first in range(0, a.shape[1], size):
             chunk = [abs(float(x)) for x in a[row, first : first + size]]
             best = sorted(range(len(chunk)), key=lambda i: (-chunk[i], i))[: size // 2]
             for i in best:
-                found[row, first + i] = a[row, first + i]
-    return found
+                kept[row, first + i] = a[row, first + i]
+    return kept
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -334,9 +334,9 @@ def test_views_have_whole_steps(instr, of_a, of_b, words):
 def test_selectors_go_through_a_word():
     sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
     text = step.ptx(instr=sparse, words=1, arch="sm_90a")
-    found = [line for line in text.splitlines() if "wgmma.mma_async.sp" in line]
-    assert len(found) == 2
-    tails = [line.split("}, ")[1].split(", ") for line in found]
+    products = [line for line in text.splitlines() if "wgmma.mma_async.sp" in line]
+    assert len(products) == 2
+    tails = [line.split("}, ")[1].split(", ") for line in products]
     assert [tail[3] for tail in tails] == ["0", "1"]
     assert tails[0][2] == tails[1][2]
 
@@ -434,8 +434,8 @@ def test_drawn_metadata_are_what_products_of_warpgroups_read(instr):
             meta[thread] ^= np.uint32(0xA << 4 * slot)  # 2 and 3
             signs = (1, 1, 0) if bits == 16 else ()
             c = np.zeros((128, 4), np.uint32)
-            given = (c, a, 128 >> 4 << 16, meta, selector, True, *signs)
-            d = tc.emulate(instr, *given, arch="sm_90a", shared=shared)
+            operands = (c, a, 128 >> 4 << 16, meta, selector, True, *signs)
+            d = tc.emulate(instr, *operands, arch="sm_90a", shared=shared)
             changed = {tuple(place) for place in instr.d.layout.coords[d != 0].tolist()}
             assert changed == ({(int(row), 5)} if read == selector else set())
 
@@ -453,9 +453,9 @@ def test_drawn_scales_are_what_products_read():
                 place = drawn.coords[thread, byte]
                 own, other = divmod(int(place[1 - axis]), 4)
                 assert other == byte and own < sides
-                given = [plain, byte, 0, plain, byte, 0]
-                given[3 * axis : 3 * axis + 3] = [scales, byte, own]
-                d = tc.emulate(instr, a, b, np.zeros((32, 4), np.uint32), *given, arch="sm_120a")
+                operands = [plain, byte, 0, plain, byte, 0]
+                operands[3 * axis : 3 * axis + 3] = [scales, byte, own]
+                d = tc.emulate(instr, a, b, np.zeros((32, 4), np.uint32), *operands, arch="sm_120a")
                 lines = instr.d.layout.coords[d.view(np.float32) == 64][:, axis]
                 assert set(lines.tolist()) == {int(place[axis])}
 

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_a_run_is_recorded(tmp_path):
-    found = tmp_path / "row.md"
-    found.write_text("of a run before")  # a path of its own on the command line would be taken for a test
-    options = [f"--record={found}", "-p", "no:cacheprovider"]
+    row = tmp_path / "row.md"
+    row.write_text("of a run before")  # a path of its own on the command line would be taken for a test
+    options = [f"--record={row}", "-p", "no:cacheprovider"]
     command = [
         sys.executable,
         "-m",
@@ -29,7 +29,7 @@ def test_a_run_is_recorded(tmp_path):
         "shared_memory or limits",
     ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    _, machine, versions, run, result, _ = found.read_text().split("|")
+    _, machine, versions, run, result, _ = row.read_text().split("|")
     assert ("H200" in machine or "x" in machine) if driver.cuda_available() else "no GPU" in machine
     assert re.match(r" Python 3\.\d+\.\d+, .*NumPy \d", versions)
     assert re.fullmatch(

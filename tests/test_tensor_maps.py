@@ -319,9 +319,9 @@ def expected(a, n, b):
     )
     by_argument = {0: a, 2: b}
     encode = FakeGpu().encode_tiled
-    found = [by_argument[m.argument] for m in MAPS]
+    arrays = [by_argument[m.argument] for m in MAPS]
     images = [
-        encode(x.array.ctypes.data, tiled(describe(x), m, ""), 0) for x, m in zip(found, MAPS, strict=True)
+        encode(x.array.ctypes.data, tiled(describe(x), m, ""), 0) for x, m in zip(arrays, MAPS, strict=True)
     ]
     return plain + b"".join(images)
 
@@ -493,9 +493,9 @@ def test_parameters_of_a_cubin(arch):
     assert made.tensor_maps == maps
     packer = Packer([describe(x).type for x in given_])
     plain = [(p.offset, {"u64": 8, "s64": 8}.get(p.ptx, 4)) for p in packer.parameters]
-    found = list(made.parameter_offsets().values())
-    assert found[:-2] == plain
-    assert [size for _, size in found[-2:]] == [128, 128]
+    offsets = list(made.parameter_offsets().values())
+    assert offsets[:-2] == plain
+    assert [size for _, size in offsets[-2:]] == [128, 128]
 
 
 @tc.kernel

@@ -101,10 +101,10 @@ def gemm_timeline(config, K=512, tiles=1, **named):
     dtype = tc.bf16.numpy
     a, b, d = np.ones((M, K), dtype), np.ones((K, N), dtype, "F"), np.zeros((M, N), dtype)
     with tc.target("cpu", "sm_90a"):
-        found = plan(a, b, None, d, family="sm90", config=config)
+        planned = plan(a, b, None, d, family="sm90", config=config)
         grid = config.cluster_size
-        run = found.kernel.emulator("sm_90a", timeline=True, **named)[grid, config.threads]
-        report = run(a, b, d, d, 1.0, 0.0, **dict(found.options))
+        run = planned.kernel.emulator("sm_90a", timeline=True, **named)[grid, config.threads]
+        report = run(a, b, d, d, 1.0, 0.0, **dict(planned.options))
     assert (d.astype(np.float32) == K).all()
     return report, report.timeline.assuming(resident=1, sms=132, from_dram=0.1, cold=0.1)
 

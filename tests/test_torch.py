@@ -34,11 +34,11 @@ def check_gradients(function: Any, reference: Any, tensors: Any, tolerance: floa
     """`function` gives the result and the gradients of `reference`, which computes in f64."""
     leaves = [x.detach().clone(memory_format=torch.preserve_format) for x in tensors]
     leaves = [x.requires_grad_(t.requires_grad) for x, t in zip(leaves, tensors)]
-    found, exact_leaves = function(*leaves), in_f64(*tensors)
+    actual, exact_leaves = function(*leaves), in_f64(*tensors)
     exact = reference(*exact_leaves)
-    compare(found, exact, tolerance)
-    weight = torch.randint(-1, 2, found.shape, device=found.device)
-    (found * weight).sum().backward()
+    compare(actual, exact, tolerance)
+    weight = torch.randint(-1, 2, actual.shape, device=actual.device)
+    (actual * weight).sum().backward()
     (exact * weight).sum().backward()
     for leaf, wanted in zip(leaves, exact_leaves, strict=True):
         if leaf.requires_grad:
@@ -330,9 +330,9 @@ def test_training_agrees_with_torch(compiled, device):
     reference = of_torch(model)
     x, target = (torch.randn(2, 12, 32, device=device) for _ in range(2))
     call = torch.compile(model, fullgraph=True) if compiled else model
-    found, wanted = train(model, x, target, 4, call), train(reference, x, target, 4)
+    actual, wanted = train(model, x, target, 4, call), train(reference, x, target, 4)
     assert wanted[-1] < wanted[0]
-    assert found == pytest.approx(wanted, rel=1e-5)
+    assert actual == pytest.approx(wanted, rel=1e-5)
     for mine, exact in zip(model.parameters(), reference.parameters(), strict=True):
         assert (mine - exact).abs().max() < 1e-5
 
@@ -554,9 +554,9 @@ def test_profiles_name_the_operators():
     from torch.profiler import ProfilerActivity, profile
 
     a, b = whole(24, 40), whole(40, 16)
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
         tct.gemm(a, b)
-    assert any(event.key == "tensorcore_dsl::gemm" for event in found.key_averages())
+    assert any(event.key == "tensorcore_dsl::gemm" for event in profiled.key_averages())
 
 
 class Subclass(torch.Tensor):
@@ -808,12 +808,12 @@ def test_threads_without_a_context(gpu):
     import threading
 
     a, b = whole(64, 64, device="cuda", grad=False), whole(64, 64, device="cuda", grad=False)
-    wanted, found = a @ b, []
-    thread = threading.Thread(target=lambda: found.append(tct.gemm(a, b)))
+    wanted, products = a @ b, []
+    thread = threading.Thread(target=lambda: products.append(tct.gemm(a, b)))
     thread.start()
     thread.join()
     torch.cuda.synchronize()
-    assert torch.equal(found[0], wanted)
+    assert torch.equal(products[0], wanted)
 
 
 @pytest.mark.gpu
@@ -835,9 +835,9 @@ def test_cuda_graphs_capture_training(gpu):
     with torch.no_grad():
         x.copy_(torch.randn_like(x))
     graph.replay()
-    found = [p.grad.clone() for p in (x, *model.parameters())]
+    gradients = [p.grad.clone() for p in (x, *model.parameters())]
     wanted = torch.autograd.grad(model(x).float().square().mean(), (x, *model.parameters()))
-    assert all(map(torch.equal, found, wanted))
+    assert all(map(torch.equal, gradients, wanted))
 
 
 @pytest.mark.gpu
@@ -846,8 +846,8 @@ def test_cuda_graphs_of_torch_compile(gpu):
     reference = of_torch(model)
     x, target = (torch.randn(64, 32, device="cuda") for _ in range(2))
     call = torch.compile(model, fullgraph=True, mode="reduce-overhead")
-    found, wanted = train(model, x, target, 6, call), train(reference, x, target, 6)
-    assert found == pytest.approx(wanted, rel=1e-5)
+    actual, wanted = train(model, x, target, 6, call), train(reference, x, target, 6)
+    assert actual == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.gpu

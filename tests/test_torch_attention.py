@@ -44,10 +44,10 @@ def operands(
 def check(function: Any, reference: Any, tensors: Any) -> None:
     """Compare results and gradients with those of `reference` in float64."""
     exact = in_f64(*tensors)
-    found, wanted = function(*tensors), reference(*exact)
-    compare(found, wanted, TOLERANCE)
-    weight = torch.randn_like(found)
-    gradients = torch.autograd.grad(found, tensors, weight)
+    actual, wanted = function(*tensors), reference(*exact)
+    compare(actual, wanted, TOLERANCE)
+    weight = torch.randn_like(actual)
+    gradients = torch.autograd.grad(actual, tensors, weight)
     for x, mine, theirs in zip(
         tensors, gradients, torch.autograd.grad(wanted, exact, weight.double()), strict=True
     ):
@@ -165,17 +165,17 @@ def test_ways_to_gradients(way: str, device: Any) -> None:
     loss = lambda *given: tct.attention(*given, causal=True).float().square().sum()
     wanted = torch.autograd.grad(loss(*tensors), tensors)
     if way == "func":
-        found = func.grad(loss, (0, 1, 2))(*tensors)
+        gradients = func.grad(loss, (0, 1, 2))(*tensors)
     elif way == "compiled":
-        found = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
+        gradients = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
     elif way == "checkpoint":
-        found = torch.autograd.grad(checkpoint(loss, *tensors, use_reentrant=False), tensors)
+        gradients = torch.autograd.grad(checkpoint(loss, *tensors, use_reentrant=False), tensors)
     else:
         wide = [x.detach().float().requires_grad_() for x in tensors]
         with torch.autocast(device, dtype=BF16):
             value = loss(*wide)
-        found = [x.to(BF16) for x in torch.autograd.grad(value, wide)]
-    assert all(map(torch.equal, found, wanted))
+        gradients = [x.to(BF16) for x in torch.autograd.grad(value, wide)]
+    assert all(map(torch.equal, gradients, wanted))
 
 
 def test_dynamic_shapes_share_a_graph(device: Any) -> None:

@@ -39,11 +39,11 @@ def _bits(rank: int) -> None:
             layout = "FC"[seed]  # the weight is contiguous along N, then along K
             mine = [torch.from_numpy(one).cuda() for one in (x[rank], w[rank].copy(layout))]
             with torch.no_grad():
-                found = [getattr(tcd, name)(*mine).clone() for _ in range(RUNS)]
-            assert all(torch.equal(one, found[0]) for one in found)
+                results = [getattr(tcd, name)(*mine).clone() for _ in range(RUNS)]
+            assert all(torch.equal(one, results[0]) for one in results)
             with tc.devices(WORLD):
                 expected = getattr(kernels, name)(x, [one.T for one in w], kernels.VirtualGroup(WORLD))
-            assert np.array_equal(found[0].cpu().numpy(), expected[rank]), (name, M, N, K)
+            assert np.array_equal(results[0].cpu().numpy(), expected[rank]), (name, M, N, K)
 
 
 def test_bits() -> None:

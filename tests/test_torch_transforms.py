@@ -58,16 +58,16 @@ def drawn(call: str) -> tuple[Any, list[Any], list[Any]]:
     return function, tensors, [x for x in (*tensors, *parameters) if x.requires_grad]
 
 
-def gradients(found: Any, leaves: list[Any]) -> list[Any]:
+def gradients(result: Any, leaves: list[Any]) -> list[Any]:
     """Those of the sum of squares, by backward()."""
     for leaf in leaves:
         leaf.grad = None
-    found.float().square().sum().backward()
+    result.float().square().sum().backward()
     return [leaf.grad for leaf in leaves]
 
 
-def equal(found: Any, wanted: Any) -> bool:
-    return len(found) == len(wanted) and all(map(torch.equal, found, wanted))
+def equal(actual: Any, wanted: Any) -> bool:
+    return len(actual) == len(wanted) and all(map(torch.equal, actual, wanted))
 
 
 # -- checkpoints and saved tensors -------------------------------------------------------------
@@ -196,8 +196,8 @@ def test_transforms(transform, direct):
     a, b = (whole(*shape, dtype=torch.float64, grad=False) for shape in ((3, 4), (4, 3)))
     made = TRANSFORMS[transform]
     product = torch.ops.tensorcore_dsl.gemm if direct else tct.gemm
-    found, wanted = tree_leaves(made(product)(a, b)), tree_leaves(made(torch.matmul)(a, b))
-    assert equal(found, wanted) and any(x.any() for x in wanted)
+    actual, wanted = tree_leaves(made(product)(a, b)), tree_leaves(made(torch.matmul)(a, b))
+    assert equal(actual, wanted) and any(x.any() for x in wanted)
 
 
 def test_gradients_around_a_transform():
@@ -343,9 +343,9 @@ def test_a_users_derivative_of_forward_mode():
 def counted(function: Any, tensors: Any) -> tuple[int, int]:
     """Those of a call, and of its gradients."""
     with FlopCounterMode(display=False) as counter:
-        found = function(*tensors)
+        result = function(*tensors)
         forward = counter.get_total_flops()
-        found.sum().backward()
+        result.sum().backward()
         return forward, counter.get_total_flops() - forward
 
 

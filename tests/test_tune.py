@@ -226,9 +226,9 @@ def test_a_damaged_or_old_file_is_no_obstacle(hopper, cache, text):
 
 def test_processes_add_to_each_others_entries(cache):
     tuning_cache.remember("one", HopperConfig(), 1.0)
-    other = json.loads(cache.read_text())
-    other["two"] = other["one"]
-    cache.write_text(json.dumps(other))
+    entries = json.loads(cache.read_text())
+    entries["two"] = entries["one"]
+    cache.write_text(json.dumps(entries))
     tuning_cache.remember("three", kernels.AmpereConfig(), 2.0)
     assert set(json.loads(cache.read_text())) == {"one", "two", "three"}
     assert tuning_cache.recall("three") == kernels.AmpereConfig()

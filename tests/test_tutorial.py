@@ -81,10 +81,10 @@ def test_the_program_in_each_file(number, capsys):
 
 
 def assembler() -> Path:
-    found = ptxas.find((8, 0))
-    if found is None:
+    program = ptxas.find((8, 0))
+    if program is None:
         pytest.skip("needs a whole-program ptxas")
-    return found
+    return program
 
 
 @pytest.mark.thorough

@@ -43,10 +43,10 @@ def whole(*shape: int, device: str, dtype: Any = torch.bfloat16) -> Any:
     return torch.randint(-2, 3, shape, device=device).to(dtype)
 
 
-def check(found: Any, a: Any, b: Any) -> None:
+def check(actual: Any, a: Any, b: Any) -> None:
     """found is the product, on the device of A. Elements beyond 256 are rounded once to bf16."""
-    assert found.device == a.device
-    assert torch.equal(found, (a.double() @ b.double()).to(found.dtype))
+    assert actual.device == a.device
+    assert torch.equal(actual, (a.double() @ b.double()).to(actual.dtype))
 
 
 @tc.kernel
@@ -170,8 +170,8 @@ def test_workspaces_belong_to_a_device(size, dtype, cache):
     pairs = of_both(*size(), dtype)
     kept = getattr(workspace, cache)
     kept.clear()
-    found = [[kernels.gemm(a, b) for a, b in pairs] for _ in range(10)]
-    for both in found:
+    products = [[kernels.gemm(a, b) for a, b in pairs] for _ in range(10)]
+    for both in products:
         for product, (a, b) in zip(both, pairs, strict=True):
             check(product, a, b)
     assert {key[0][0] for key in kept} == {0, 1}
@@ -255,9 +255,9 @@ def test_training_in_a_graph():
             model(x).square().mean().backward()
     x.copy_(torch.randn_like(x))
     graph.replay()
-    found = [p.grad.clone() for p in model.parameters()]
+    gradients = [p.grad.clone() for p in model.parameters()]
     wanted = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
-    assert all(map(torch.equal, found, wanted))
+    assert all(map(torch.equal, gradients, wanted))
 
 
 def test_a_thread_for_each_device():

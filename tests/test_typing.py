@@ -164,9 +164,9 @@ def run_pyright(folder, kernels):
     settings = {**PYRIGHT, "include": ["*.py", str(kernels.relative_to(folder))]}
     settings.update(venvPath=".", venv="env")
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
-    for found in json.loads(run("pyright", "--outputjson", cwd=folder))["generalDiagnostics"]:
-        line = found["range"]["start"]["line"] + 1
-        yield Path(found["file"]).name, line, found.get("rule", "syntax"), found["message"]
+    for diagnostic in json.loads(run("pyright", "--outputjson", cwd=folder))["generalDiagnostics"]:
+        line = diagnostic["range"]["start"]["line"] + 1
+        yield Path(diagnostic["file"]).name, line, diagnostic.get("rule", "syntax"), diagnostic["message"]
 
 
 CHECKERS = {"mypy": run_mypy, "pyright": run_pyright}
@@ -177,9 +177,9 @@ CHECKERS = {"mypy": run_mypy, "pyright": run_pyright}
 def test_mistakes_are_found_and_nothing_else(project, checker):
     """One run for all files: a checker takes most of its time for the first."""
     pytest.importorskip(checker, reason=f"{checker} is not installed: pip install 'tensorcore-dsl[dev]'")
-    found = defaultdict(list)
+    by_file = defaultdict(list)
     for file, line, rule, message in CHECKERS[checker](*project):
-        found[file].append((line, rule, message))
+        by_file[file].append((line, rule, message))
     for file, expected in (("mistakes.py", marked()), ("readme_mistakes.py", with_mistakes()[1])):
         of_checker = [
             (line, rule)
@@ -188,9 +188,9 @@ def test_mistakes_are_found_and_nothing_else(project, checker):
             if rule.startswith("report") == (checker == "pyright")
         ]
         assert len(of_checker) >= 4
-        assert sorted((line, rule) for line, rule, _ in found.pop(file)) == sorted(of_checker)
+        assert sorted((line, rule) for line, rule, _ in by_file.pop(file)) == sorted(of_checker)
     others = [
-        f"{file}:{line}: {message} [{rule}]" for file, all in found.items() for line, rule, message in all
+        f"{file}:{line}: {message} [{rule}]" for file, all in by_file.items() for line, rule, message in all
     ]
     assert not others, "\n".join(others)
 

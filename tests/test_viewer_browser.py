@@ -49,7 +49,7 @@ def opened(browser, address):
 
 def line(text):
     """The number of the first line of the script with this text."""
-    return next(number for number, found in enumerate(LINES, 1) if text in found)
+    return next(number for number, shown in enumerate(LINES, 1) if text in shown)
 
 
 def visible(shown):

@@ -99,8 +99,8 @@ def test_written_arrays(kernel, written):
 
 def test_the_operands_of_a_product_are_not_written():
     a, b, d = (np.zeros((64, 64), tc.bf16.numpy) for _ in range(3))
-    given = (a, b.T, d, d, 1.0, 0.0)
-    ir = half_gemm.specialise(given, {"config": HopperConfig(stages=2)}, "sm_90a").ir
+    arguments = (a, b.T, d, d, 1.0, 0.0)
+    ir = half_gemm.specialise(arguments, {"config": HopperConfig(stages=2)}, "sm_90a").ir
     assert set(written_arrays(ir, half_gemm.runtime_names)) == {"d"}
 
 

@@ -26,12 +26,12 @@ def in_f64(*tensors: Any) -> list[Any]:
     return [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
 
 
-def compare(found: Any, exact: Any, tolerance: float = 0.0) -> None:
+def compare(actual: Any, exact: Any, tolerance: float = 0.0) -> None:
     """Equal but for the rounding to found's type, or within `tolerance` of the greatest element."""
     if tolerance == 0:
-        assert torch.equal(found.detach(), exact.detach().to(found.dtype))
+        assert torch.equal(actual.detach(), exact.detach().to(actual.dtype))
     else:
-        error = (found.detach().double() - exact.detach()).abs().max()
+        error = (actual.detach().double() - exact.detach()).abs().max()
         assert error <= tolerance * exact.detach().abs().max()
 
 

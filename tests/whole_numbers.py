@@ -14,8 +14,8 @@ RNG = np.random.default_rng(17)
 
 def whole(*shape: int, dtype: Any = BF16, order: str = "C", most: int = 3) -> np.ndarray:
     """Numbers from -most to most; order "F": the last axis but one is contiguous."""
-    found = RNG.integers(-most, most + 1, shape).astype(dtype)
-    return np.ascontiguousarray(found.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else found
+    numbers = RNG.integers(-most, most + 1, shape).astype(dtype)
+    return np.ascontiguousarray(numbers.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else numbers
 
 
 def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -89,8 +89,8 @@ class Draw:
     def below(self, end: int) -> int:
         return int(self._bits.random_raw()) % end
 
-    def choice(self, given: Sequence[Any]) -> Any:
-        return given[self.below(len(given))]
+    def choice(self, options: Sequence[Any]) -> Any:
+        return options[self.below(len(options))]
 
     def chance(self, percent: int) -> bool:
         return self.below(100) < percent
@@ -131,8 +131,8 @@ class Product:
     extra: Any = ""
 
     def __str__(self) -> str:
-        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
-        return " ".join(f"{name}={value}" for name, value, default in given if value != default)
+        values = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
+        return " ".join(f"{name}={value}" for name, value, default in values if value != default)
 
 
 def product(seed: int, index: int) -> Product:
@@ -148,24 +148,24 @@ def product(seed: int, index: int) -> Product:
     layouts = "nt" if draw.chance(95 if k_major else 30) else draw.choice(("nn", "nt", "tn", "tt"))
     aligned = unit > 1 and not draw.chance(4 if wgmma else 20)
     columns = "n" if wgmma and not draw.chance(5) else "nnt"  # orders of the result
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "a": _place(draw, layouts[0], aligned),
         "b": _place(draw, layouts[1], aligned),
         "style": draw.choice(STYLES),
         "out_dtype": draw.choice(OUTPUTS[dtype]),
     }
     if kind == "requantised":
-        given["out_dtype"] = "s8"
+        options["out_dtype"] = "s8"
     if kind in ("grouped", "swiglu"):
-        given["out_dtype"] = dtype
+        options["out_dtype"] = dtype
     if draw.chance(30):
-        given["out"] = _place(draw, draw.choice(columns), aligned)
+        options["out"] = _place(draw, draw.choice(columns), aligned)
     if kind in ("gemm", "epilogue", "rows", "batch", "sparse"):
-        given |= _scaling(draw, dtype, given["out_dtype"], aligned)
+        options |= _scaling(draw, dtype, options["out_dtype"], aligned)
     if kind in ("gemm", "epilogue", "batch", "rows"):
-        given |= _options(draw, dtype, kind)
-    given["extra"] = _extra(draw, kind, dtype, M)
-    return Product(kind, dtype, M=M, N=N, K=K, **given)
+        options |= _options(draw, dtype, kind)
+    options["extra"] = _extra(draw, kind, dtype, M)
+    return Product(kind, dtype, M=M, N=N, K=K, **options)
 
 
 def _size(draw: Draw, kind: str) -> tuple[int, int, int]:
@@ -191,29 +191,29 @@ def _scaling(draw: Draw, dtype: str, out_dtype: str, aligned: bool) -> dict[str,
     """alpha, beta and C."""
     whole = dtype == "s8"
     numbers = (0, -1, 2, 3, -7) if whole else (0, -1, 0.5, 2, 1 / 3, -1.7, 1e-3, 1e4, -0.0)
-    found: dict[str, Any] = {"alpha": 1 if draw.chance(50) else draw.choice(numbers)}
+    options: dict[str, Any] = {"alpha": 1 if draw.chance(50) else draw.choice(numbers)}
     if draw.chance(50):
         beta = draw.choice((0, 1, 1, *numbers))
         shape = draw.choice(("", "", "", "row", "column", "one"))
         kind = draw.choice((out_dtype, out_dtype, out_dtype, "u8" if whole else "f32"))
-        found |= {"beta": beta, "c": f"{kind} {_place(draw, draw.choice('nnt'), aligned)} {shape}"}
+        options |= {"beta": beta, "c": f"{kind} {_place(draw, draw.choice('nnt'), aligned)} {shape}"}
         if kind == out_dtype and not shape and draw.chance(20):
-            found["out"] = "c"
-    return found
+            options["out"] = "c"
+    return options
 
 
 def _options(draw: Draw, dtype: str, kind: str) -> dict[str, Any]:
     """Accumulators, family and configuration, where they are not left to the dispatch."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if dtype in FP8 and draw.chance(50):
-        found["accumulate"] = "fast"
+        options["accumulate"] = "fast"
     if dtype == "f16" and draw.chance(15):
-        found["accumulate"] = "f16"
+        options["accumulate"] = "f16"
     if kind == "gemm" and dtype not in FP8 and draw.chance(10):
-        found["family"] = draw.choice(("sm80", "sm80", "sm80", "sm90"))
+        options["family"] = draw.choice(("sm80", "sm80", "sm80", "sm90"))
     elif kind == "gemm" and dtype != "f64" and draw.chance(10):
-        found["config"] = draw.choice(CONFIGS)
-    return found
+        options["config"] = draw.choice(CONFIGS)
+    return options
 
 
 def _extra(draw: Draw, kind: str, dtype: str, M: int) -> Any:
@@ -244,34 +244,34 @@ def values(draw: Draw, shape: tuple[int, ...], dtype: str, style: str) -> Any:
     count = int(np.prod(shape))
     words = draw.words(count)
     if dtype in ("s8", "u8", "s32"):
-        found = (words >> np.uint64(32)).astype(np.int64)
+        numbers = (words >> np.uint64(32)).astype(np.int64)
         if style in ("wide", "odd", "huge"):
-            found = np.array([-128, 127, 0, -1, 1, -127], np.int64)[found % 6]
+            numbers = np.array([-128, 127, 0, -1, 1, -127], np.int64)[numbers % 6]
         if style in ("zeros", "whole"):
-            found = found % 7 - 3
-        return found.astype(np.int8).astype(NUMPY[dtype]).reshape(shape)
+            numbers = numbers % 7 - 3
+        return numbers.astype(np.int8).astype(NUMPY[dtype]).reshape(shape)
     dtype = "f32" if dtype == "tf32" else dtype
     mantissa = (words >> np.uint64(12)).astype(np.int64) - (1 << 51)
-    found = np.ldexp(mantissa.astype(np.float64), -51)  # -1 to 1
+    numbers = np.ldexp(mantissa.astype(np.float64), -51)  # -1 to 1
     other = (words & np.uint64(4095)).astype(np.int64)
     reach = EXPONENTS[dtype]
     if style == "wide":
-        found = np.ldexp(found, (other % 25 - 12).astype(np.int32))
+        numbers = np.ldexp(numbers, (other % 25 - 12).astype(np.int32))
     elif style == "whole":
-        found = np.trunc(8 * found)
+        numbers = np.trunc(8 * numbers)
     elif style == "zeros":
-        found = np.where(other % 8 == 0, found, np.where(other % 2 == 0, 0.0, -0.0))
+        numbers = np.where(other % 8 == 0, numbers, np.where(other % 2 == 0, 0.0, -0.0))
     elif style == "tiny":
-        found = np.ldexp(found, (-(reach // 2) - other % (reach // 2 + 4)).astype(np.int32))
+        numbers = np.ldexp(numbers, (-(reach // 2) - other % (reach // 2 + 4)).astype(np.int32))
     elif style == "huge":
-        found = np.ldexp(found, (reach // 2 + other % (reach // 2 + 2)).astype(np.int32))
+        numbers = np.ldexp(numbers, (reach // 2 + other % (reach // 2 + 2)).astype(np.int32))
     elif style == "odd":  # few, so that most results are no NaN
         odd = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, *ODD[dtype], -ODD[dtype][0]])
         few = draw.words(1 + draw.below(6))
         if count:
-            found[(few % np.uint64(count)).astype(np.int64)] = odd[(few >> np.uint64(40)) % np.uint64(10)]
+            numbers[(few % np.uint64(count)).astype(np.int64)] = odd[(few >> np.uint64(40)) % np.uint64(10)]
     with np.errstate(over="ignore"):
-        return found.astype(NUMPY[dtype]).reshape(shape)
+        return numbers.astype(NUMPY[dtype]).reshape(shape)
 
 
 FILL = 0xA5  # of memory that a product has to write, or must not touch
@@ -290,15 +290,15 @@ def laid_out(shape: tuple[int, ...], dtype: Any, place: str) -> tuple[Any, Any]:
     raw = np.full(size + 256, FILL, np.uint8)
     start = -raw.ctypes.data % 256
     memory = raw[start : start + size].view(dtype)
-    found = memory[int(shift or 0) :].reshape(*batch, lines, pitch)[..., : width * every : every]
-    found = found[..., ::-1, :] if steps == "r" else found
-    return (found if order == "n" else found.swapaxes(-1, -2)), memory
+    view = memory[int(shift or 0) :].reshape(*batch, lines, pitch)[..., : width * every : every]
+    view = view[..., ::-1, :] if steps == "r" else view
+    return (view if order == "n" else view.swapaxes(-1, -2)), memory
 
 
 def placed(draw: Draw, shape: tuple[int, ...], dtype: str, style: str, place: str) -> Any:
-    found, _ = laid_out(shape, NUMPY[dtype], place)
-    found[...] = values(draw, shape, dtype, style)
-    return found
+    view, _ = laid_out(shape, NUMPY[dtype], place)
+    view[...] = values(draw, shape, dtype, style)
+    return view
 
 
 # -- runs --------------------------------------------------------------------------------------
@@ -331,72 +331,72 @@ REDUCTIONS = {
 }
 
 
-def run(given: Product, seed: int, index: int, **more: Any) -> tuple[list[Any], str]:
+def run(case: Product, seed: int, index: int, **more: Any) -> tuple[list[Any], str]:
     """The results of a case on the current target, and the kernels that were chosen.
 
     more: options of the call beside those of the case.
     """
     draw = Draw(seed, index, 1)
     memory: list[Any] = []
-    call, args, options = _call(draw, given, memory)
+    call, args, options = _call(draw, case, memory)
     cached_launches.clear()  # known calls choose nothing
     with Choices() as chosen:
-        found = call(*args, **{**options, **more})
-    results = [*found] if isinstance(found, tuple) else [found]
+        returned = call(*args, **{**options, **more})
+    results = [*returned] if isinstance(returned, tuple) else [returned]
     return [*memory, *results[1 if memory else 0 :]], " | ".join(chosen.texts)
 
 
-def _call(draw: Draw, given: Product, memory: list[Any]) -> Any:
+def _call(draw: Draw, case: Product, memory: list[Any]) -> Any:
     """A function of the library and its arguments; `memory` receives that of `out`."""
-    kind, dtype, style = given.kind, given.dtype, given.style
-    M, N, K = given.M, given.N, given.K
-    batches, which = given.extra if kind == "batch" else (1, "")
-    groups = len(given.extra) - 1 if kind == "grouped" else 2
+    kind, dtype, style = case.kind, case.dtype, case.style
+    M, N, K = case.M, case.N, case.K
+    batches, which = case.extra if kind == "batch" else (1, "")
+    groups = len(case.extra) - 1 if kind == "grouped" else 2
     several = {"grouped": (groups,), "swiglu": (groups,)}.get(kind, (batches,) * ("b" in which))
-    a = placed(draw, (*(batches,) * ("a" in which), M, K), dtype, style, given.a)
-    b = placed(draw, (*several, K, N), dtype, style, given.b)
+    a = placed(draw, (*(batches,) * ("a" in which), M, K), dtype, style, case.a)
+    b = placed(draw, (*several, K, N), dtype, style, case.b)
     shape = (*(batches,) * bool(which), M, N)
     options: dict[str, Any] = {}
     c = None
-    if given.c:
-        c_dtype, place, extent = given.c.split(" ")
+    if case.c:
+        c_dtype, place, extent = case.c.split(" ")
         of_c = {"row": (N,), "column": (M, 1), "one": (1, 1)}.get(extent, shape)
         c, of_out = laid_out(of_c if len(of_c) > 1 else (1, *of_c), NUMPY[c_dtype], place)
         c[...] = values(draw, c.shape, c_dtype, style)
         c = c if len(of_c) > 1 else c[0]
-    if given.out == "c":
+    if case.out == "c":
         options["out"] = c
         memory.append(of_out)
-    elif given.out:
-        options["out"], of_out = laid_out(shape, NUMPY[given.out_dtype], given.out)
+    elif case.out:
+        options["out"], of_out = laid_out(shape, NUMPY[case.out_dtype], case.out)
         memory.append(of_out)
     if kind not in ("requantised", "grouped", "swiglu"):
-        options["out_dtype"] = NUMPY[given.out_dtype]
+        options["out_dtype"] = NUMPY[case.out_dtype]
     if kind == "grouped":
-        return kernels.grouped_gemm, (a, b, np.array(given.extra, np.int32)), options
+        return kernels.grouped_gemm, (a, b, np.array(case.extra, np.int32)), options
     if kind == "swiglu":
         return kernels.swiglu, (a, *b), options
     if kind == "scaled":
         scales = [_scales(draw, M, -(-K // 128)), _scales(draw, -(-K // 128), -(-N // 128))]
         return kernels.scaled_gemm, (a, b, *scales), options
     if kind == "requantised":
-        scale = _scales(draw, N) if given.extra else 1 / 300
+        scale = _scales(draw, N) if case.extra else 1 / 300
         return kernels.requantised_gemm, (a, b, scale), {**options, "zero": 3}
     if kind == "sparse":
         a = kernels.compress(a, prune=True)
-    options |= {"alpha": given.alpha, "beta": given.beta}
+    options |= {"alpha": case.alpha, "beta": case.beta}
     options["precision"] = "tf32" if dtype == "tf32" else None
     if kind == "epilogue":
-        options["epilogue"] = EPILOGUES[given.extra]
-        if given.extra == "bias":
+        options["epilogue"] = EPILOGUES[case.extra]
+        if case.extra == "bias":
             wanted = "s32" if dtype == "s8" else "f32"
             options["epilogue_args"] = {"bias": values(draw, (N,), wanted, "plain")}
     if kind == "rows":
-        options["row_reductions"] = tuple(REDUCTIONS[name] for name in given.extra)
-    accumulate = {"": None, "f16": tc.f16, "fast": "fast"}[given.accumulate]
+        options["row_reductions"] = tuple(REDUCTIONS[name] for name in case.extra)
+    accumulate = {"": None, "f16": tc.f16, "fast": "fast"}[case.accumulate]
     if kind != "sparse":
-        options |= {"family": given.family or None, "accumulate": accumulate}
-    return kernels.gemm, (a, b, c), {**options, "config": given.config}
+        options |= {"family": case.family or None, "accumulate": accumulate}
+    return kernels.gemm, (a, b, c), {**options, "config": case.config}
 
 
 def _scales(draw: Draw, *shape: int) -> Any:
@@ -428,12 +428,12 @@ def configurations(choice: str) -> list[Any]:
     """The configurations that the text of a choice may be of: one, or one of each family."""
     words = [word.partition("=") for word in choice.split() if "=" in word]
     options = {name: ast.literal_eval(value) for name, _, value in words if name in _OF_CONFIGS}
-    found = []
+    configs = []
     for kind in _CLASSES:
         if options.keys() <= {field.name for field in fields(kind)}:
             with suppress(tc.ArgumentError):
-                found.append(kind(**options))
-    return found
+                configs.append(kind(**options))
+    return configs
 
 
 _CLASSES = HopperConfig, AmpereConfig, VectorConfig

@@ -42,20 +42,20 @@ def record(index: int, target: str, seed: int, keep: bool = False, **more: Any) 
     Or else `refused`, the text of an error, or `failed`, where the library is to blame. keep: also
     `results`. more: options of the call beside those of the case.
     """
-    arch, given = None if target == "cuda" else "sm_90a", product_cases.product(seed, index)
+    arch, case = None if target == "cuda" else "sm_90a", product_cases.product(seed, index)
     try:
         with tc.target(target, arch), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            results, choice = product_cases.run(given, seed, index, **more)
+            results, choice = product_cases.run(case, seed, index, **more)
     except tc.ArgumentError as error:
         return {"refused": error.message}
     except Exception as error:
         lines = traceback.format_exc().splitlines()[-6:]
         return {"failed": f"{type(error).__name__}: {error}", "at": "\n".join(lines)}
     one, exact = product_cases.digests(results)
-    found: Record = {"hash": one, "choice": choice}
-    found |= {"nan": exact} if exact else {}
-    return found | ({"results": results} if keep else {})
+    entry: Record = {"hash": one, "choice": choice}
+    entry |= {"nan": exact} if exact else {}
+    return entry | ({"results": results} if keep else {})
 
 
 def replayed(index: int, recorded: Record, target: str, seed: int) -> Record:
@@ -64,14 +64,14 @@ def replayed(index: int, recorded: Record, target: str, seed: int) -> Record:
     Where another kernel is chosen now, the configurations are tried that the recorded choice may be
     of; where none of them leads to that choice, it is the record of what is chosen now.
     """
-    found = record(index, target, seed)
-    if "choice" not in recorded or found.get("choice") == recorded["choice"]:
-        return found
+    replay = record(index, target, seed)
+    if "choice" not in recorded or replay.get("choice") == recorded["choice"]:
+        return replay
     for config in product_cases.configurations(recorded["choice"]):
         again = record(index, target, seed, config=config)
         if again.get("choice") == recorded["choice"]:
             return again
-    return found
+    return replay
 
 
 # -- processes ---------------------------------------------------------------------------------
@@ -94,15 +94,15 @@ class Workers:
 
     def run(self, indices: Iterable[int], limit: float) -> dict[int, Record]:
         """Records of the cases; of those that were done after `limit` seconds."""
-        end, rest, found = time.monotonic() + limit, iter(indices), dict[int, Record]()
+        end, rest, records = time.monotonic() + limit, iter(indices), dict[int, Record]()
         try:
             for index in _first(rest, self._count):
                 self._give(*self._start(), index)
             while self._busy and time.monotonic() < end:
                 for pipe in connection.wait([*self._busy], timeout=1):
                     process, index, _ = self._busy.pop(pipe)
-                    found[index] = self._receive(pipe, process)
-                    if "failed" in found[index]:  # after an error of a GPU nothing else works
+                    records[index] = self._receive(pipe, process)
+                    if "failed" in records[index]:  # after an error of a GPU nothing else works
                         process.kill()
                         pipe, process = self._start()
                     for following in _first(rest, 1):
@@ -114,7 +114,7 @@ class Workers:
             for process, _, _ in self._busy.values():
                 process.kill()
                 process.join()
-        return found
+        return records
 
     def _start(self) -> tuple[Any, Any]:
         mine, other = self._context.Pipe()
@@ -129,11 +129,11 @@ class Workers:
 
     def _receive(self, pipe: Any, process: Any) -> Record:
         try:
-            found: Record = pipe.recv()
+            received: Record = pipe.recv()
         except (EOFError, OSError):
             process.join()
             return {"failed": f"the process ended with {process.exitcode}"}
-        return found
+        return received
 
 
 def _first(rest: Any, count: int) -> list[int]:
@@ -161,55 +161,55 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=1e6, help="seconds, then write what there is")
     parser.add_argument("--compare", nargs=2, type=Path, metavar="FILE")
     parser.add_argument("--like", type=Path, metavar="FILE", help="records to run again")
-    given = parser.parse_args()
-    if given.compare:
-        return compare(*(json.loads(path.read_text()) for path in given.compare))
-    if not given.run:
+    options = parser.parse_args()
+    if options.compare:
+        return compare(*(json.loads(path.read_text()) for path in options.compare))
+    if not options.run:
         parser.error("--run or --compare")
-    return capture(given)
+    return capture(options)
 
 
-def capture(given: argparse.Namespace) -> int:
+def capture(options: argparse.Namespace) -> int:
     """Run cases and write their records."""
-    like = json.loads(given.like.read_text()) if given.like else None
-    indices: Iterable[int] = range(given.first, given.first + given.count)
-    target, began = {"gpu": "cuda", "cpu": "cpu"}[given.run], time.monotonic()
+    like = json.loads(options.like.read_text()) if options.like else None
+    indices: Iterable[int] = range(options.first, options.first + options.count)
+    target, began = {"gpu": "cuda", "cpu": "cpu"}[options.run], time.monotonic()
     if like:
-        given.seed, indices = like["seed"], map(int, like["cases"])
-        work: Any = partial(_like, like["cases"], target, given.seed)
+        options.seed, indices = like["seed"], map(int, like["cases"])
+        work: Any = partial(_like, like["cases"], target, options.seed)
     else:
-        work = partial(record, target=target, seed=given.seed, keep=given.dump is not None)
-    chosen = [int(i) for i in given.only.split(",")] if given.only else list(indices)
-    found = Workers(given.workers, work).run(chosen, given.limit)
-    failed = [index for index, one in sorted(found.items()) if "failed" in one]
-    if given.dump:
+        work = partial(record, target=target, seed=options.seed, keep=options.dump is not None)
+    chosen = [int(i) for i in options.only.split(",")] if options.only else list(indices)
+    records = Workers(options.workers, work).run(chosen, options.limit)
+    failed = [index for index, one in sorted(records.items()) if "failed" in one]
+    if options.dump:
         results = {
             f"{index}_{i}": _bits(x)
-            for index, one in sorted(found.items())
+            for index, one in sorted(records.items())
             for i, x in enumerate(one.pop("results", ()))
         }
-        np.savez_compressed(given.dump, **results)  # type: ignore[arg-type]
-    if given.out:
-        write(given.out, given.seed, found)
-    distinct = {_kernel_of(given.seed, i, one) for i, one in found.items() if "choice" in one}
+        np.savez_compressed(options.dump, **results)  # type: ignore[arg-type]
+    if options.out:
+        write(options.out, options.seed, records)
+    distinct = {_kernel_of(options.seed, i, one) for i, one in records.items() if "choice" in one}
     print(
-        f"{len(found)} of {len(chosen)} cases in {time.monotonic() - began:.0f} s: "
-        f"{sum('refused' in one for one in found.values())} refused, {len(failed)} failed, "
+        f"{len(records)} of {len(chosen)} cases in {time.monotonic() - began:.0f} s: "
+        f"{sum('refused' in one for one in records.values())} refused, {len(failed)} failed, "
         f"{len(distinct)} kernels"
     )
     for index in failed:
-        print(f"FAILED {index}: {product_cases.product(given.seed, index)}\n    {found[index]}")
+        print(f"FAILED {index}: {product_cases.product(options.seed, index)}\n    {records[index]}")
     if like:
-        cases = {str(index): one for index, one in sorted(found.items())}
-        return compare(like, {"seed": given.seed, "cases": cases})
+        cases = {str(index): one for index, one in sorted(records.items())}
+        return compare(like, {"seed": options.seed, "cases": cases})
     return bool(failed)
 
 
 def _like(cases: dict[str, Record], target: str, seed: int, index: int) -> Record:
     """`replayed`; a refusal counts as the recorded one, whatever its words are by now."""
     wanted = cases[str(index)]
-    found = replayed(index, wanted, target, seed)
-    return wanted if "refused" in wanted and "refused" in found else found
+    replay = replayed(index, wanted, target, seed)
+    return wanted if "refused" in wanted and "refused" in replay else replay
 
 
 def _kernel_of(seed: int, index: int, one: Record) -> Any:
@@ -225,11 +225,11 @@ def _bits(x: Any) -> Any:
     return flat if flat.dtype.kind in "iuf" and flat.dtype.isbuiltin == 1 else flat.view(f"u{flat.itemsize}")
 
 
-def write(path: Path, seed: int, found: dict[int, Record]) -> None:
+def write(path: Path, seed: int, records: dict[int, Record]) -> None:
     """A line for each case, and the command that made the file."""
     lines = [f'"command": {json.dumps(" ".join(["python -m tests.fuzz.products", *sys.argv[1:]]))}']
     lines += [f'"seed": {seed}']
-    cases = [f'"{index}": {json.dumps(one)}' for index, one in sorted(found.items())]
+    cases = [f'"{index}": {json.dumps(one)}' for index, one in sorted(records.items())]
     path.write_text("{\n" + ",\n".join(lines) + ',\n"cases": {\n' + ",\n".join(cases) + "\n}}\n")
 
 

@@ -108,7 +108,7 @@ def differences(seed: int, index: int, names: Sequence[str]) -> list[str]:
     arch = draw.choice(ARCHS) if plain and case.config is None else "sm_90a"
     invariant = draw.chance(25) and case.kind != "requantised"
     more = {"bits": "batch_invariant"} if invariant else {}
-    found: list[str] = []
+    lines: list[str] = []
     first: Any = None
     for name in names:
         if name in SLOW and case.M * case.N * case.K > BIG:
@@ -128,11 +128,11 @@ def differences(seed: int, index: int, names: Sequence[str]) -> list[str]:
         if first is None:
             first = one, choice
             if isinstance(one, str) and not one.startswith("ArgumentError"):
-                found.append(f"{name}: {one}")
+                lines.append(f"{name}: {one}")
         elif one != first[0]:
             what = one if isinstance(one, str) else "other bits"
-            found.append(f"{name}: {what} ({arch} {more} {first[1]})")
-    return found
+            lines.append(f"{name}: {what} ({arch} {more} {first[1]})")
+    return lines
 
 
 def main() -> int:
@@ -145,17 +145,19 @@ def main() -> int:
     parser.add_argument("--only", help="numbers of cases, 3,17,23, instead of a range")
     parser.add_argument("--ways", help="some of: " + ", ".join(WAYS))
     parser.add_argument("--limit", type=float, default=1e6, help="seconds, then no more cases")
-    given = parser.parse_args()
-    names = given.ways.split(",") if given.ways else list(WAYS)
-    chosen = [int(i) for i in given.only.split(",")] if given.only else None
+    arguments = parser.parse_args()
+    names = arguments.ways.split(",") if arguments.ways else list(WAYS)
+    chosen = [int(i) for i in arguments.only.split(",")] if arguments.only else None
     began, done, wrong = time.monotonic(), 0, 0
-    for index in chosen or range(given.first, given.first + given.count):
-        if time.monotonic() - began > given.limit:
+    for index in chosen or range(arguments.first, arguments.first + arguments.count):
+        if time.monotonic() - began > arguments.limit:
             break
-        found = differences(given.seed, index, names)
-        done, wrong = done + 1, wrong + bool(found)
-        for line in found:
-            print(f"DIFFERENT {index}: {product_cases.product(given.seed, index)}\n    {line}", flush=True)
+        lines = differences(arguments.seed, index, names)
+        done, wrong = done + 1, wrong + bool(lines)
+        for line in lines:
+            print(
+                f"DIFFERENT {index}: {product_cases.product(arguments.seed, index)}\n    {line}", flush=True
+            )
     print(f"{done} cases in {time.monotonic() - began:.0f} s, {wrong} differ")
     return bool(wrong)
 
