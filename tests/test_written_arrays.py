@@ -12,6 +12,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
+from tests.hopper_kernels import first_box
 
 
 @tc.kernel
@@ -63,30 +64,15 @@ def index_from_memory(x, y):
     y[x[0].to(tc.s32)] = 1.0
 
 
-@tc.kernel
-def by_tma(x, y):
-    tile = tc.shared((8, 32), tc.f32)
-    source, target, full = tc.tensor_map(x, (8, 32)), tc.tensor_map(y, (8, 32)), tc.mbarriers(1)
-    if tc.threadIdx.x == 0:
-        full[0].init(1)
-        tc.fence_mbarrier_init()
-        full[0].arrive_expect_tx(1024)
-        tc.tma_load(tile, source, (0, 0), full[0])
-        full[0].wait(0)
-        tc.tma_store(target, (0, 0), tile)
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
-
-
 CASES = [
     *((kernel, {"y"}) for kernel in (element, atomic, reduction, vector, pointer_in_a_loop)),
     (pointer_that_is_chosen, {"y"}), (either, {"x", "y"}), (index_from_memory, {"y"}),
-    (by_tma, {"y"}),
+    (first_box, {"y"}),
 ]  # fmt: skip
 
 
 def arrays(kernel: Any) -> tuple[Any, Any]:
-    shape = (8, 32) if kernel is by_tma else (64,)
+    shape = (8, 64) if kernel is first_box else (64,)
     return np.zeros(shape, np.float32), np.zeros(shape, np.float32)
 
 
