@@ -121,7 +121,7 @@ def test_every_element_is_found(shape, steps, permutation, dtype):
     assert all((s == 1) == u for s, u in zip(description.strides, description.type.unit, strict=True))
 
 
-def test_readonly_numpy():
+def test_a_read_only_array_of_numpy_is_not_writable():
     array = aligned((4, 8), np.float32)
     array.flags.writeable = False
     assert not describe(array).type.writable
@@ -284,7 +284,7 @@ def test_declared_scalars_are_converted(value, dtype, stored):
         (np.zeros(2), "f32", "ndarray"),
     ],
 )
-def test_declared_scalars_refused(value, dtype, text):
+def test_values_that_do_not_fit_a_declared_scalar_are_refused(value, dtype, text):
     with pytest.raises(ArgumentError, match=text) as caught:
         describe(value, "argument 'x'", dtypes.named(dtype))
     assert str(caught.value).startswith("argument 'x'")
@@ -308,7 +308,7 @@ def test_names_of_element_types(name):
 
 
 @pytest.mark.parametrize(
-    "given, text",
+    "fields, text",
     [
         (
             ("f17", 1, (True,), 4),
@@ -325,9 +325,9 @@ def test_names_of_element_types(name):
         ((tc.f32, 1, (True,), "16"), "align is 1, 2, 4, 8, 16 (bytes), not '16'"),
     ],
 )
-def test_array_types_refused(given, text):
+def test_wrong_fields_of_array_types_are_refused(fields, text):
     with pytest.raises(ArgumentError, match=re.escape(text)):
-        tc.ArrayType(*given)
+        tc.ArrayType(*fields)
 
 
 def test_scalar_types_refused():
@@ -462,11 +462,11 @@ def test_packing_checks_types():
         packer.pack_into(bytearray(8), [])
 
 
-def test_no_parameters():
+def test_a_kernel_without_parameters_has_none_to_pack():
     assert Packer([]).size == 0
 
 
-def test_too_many_parameters():
+def test_parameters_beyond_4096_bytes_are_refused():
     kind = describe(aligned((2, 2, 2, 2), np.int8)).type
     with pytest.raises(ArgumentError, match="4096"):
         Packer([kind] * 100)
@@ -486,11 +486,11 @@ def test_too_many_parameters():
         (type("S", (), {"__cuda_stream__": (0, 8)})(), 8),
     ],
 )
-def test_streams(stream, handle):
+def test_streams_of_libraries_become_handles(stream, handle):
     assert protocols.stream_handle(stream) == handle
 
 
 @pytest.mark.parametrize("stream", ["default", 1.0, True, object()])
-def test_streams_refused(stream):
+def test_objects_that_are_no_streams_are_refused(stream):
     with pytest.raises(ArgumentError, match="a stream cannot be a"):
         protocols.stream_handle(stream)

@@ -120,7 +120,7 @@ def test_spills_are_reported(directives, limit):
         (".reqntid 32, 2", 64),
     ],
 )
-def test_declared_threads(directives, threads):
+def test_resources_have_the_declared_threads(directives, threads):
     assert assemble(kernel(directives=directives), "sm_90", "k").resources.max_threads == threads
 
 
@@ -202,7 +202,7 @@ def test_errors_quote_lines():
         (kernel(arch="sm_90"), "sm_80", "sm_90"),
     ],
 )
-def test_other_errors(text, arch, message):
+def test_errors_of_the_assembler_have_its_words(text, arch, message):
     with pytest.raises(AssemblyError, match=message):
         assemble(text, arch, "k")
 
@@ -272,14 +272,14 @@ def missing(name):
     raise ImportError(f"No module named {name!r}")
 
 
-def test_no_nvjitlink(monkeypatch):
+def test_without_nvjitlink_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(assembling, "import_module", missing)
     assembling._library_version.cache_clear()
     with pytest.raises(AssemblyError, match=r"there is no nvJitLink .*tensorcore-dsl\[cu13\]"):
         assemble(kernel(), "sm_80", "k")
 
 
-def test_no_cuda_core(monkeypatch):
+def test_without_cuda_core_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(assembling, "_library_version", lambda: (13, 0))
     monkeypatch.setattr(assembling, "import_module", missing)
     with pytest.raises(AssemblyError, match=r"cuda.core cannot be used .*tensorcore-dsl\[cu13\]"):

@@ -48,7 +48,7 @@ def test_other_orders_of_warps(number: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("number", STEPS)
-def test_one_key(number: int) -> None:
+def test_one_query_and_one_key_agree_with_float64(number: int) -> None:
     check(number, 1, 1, True)
 
 

@@ -37,19 +37,19 @@ def test_timing_of_known_numbers():
     assert timing.json()["samples"] == [4.0, 1.0, 3.0, 2.0, 5.0]
 
 
-def test_geometric_mean():
+def test_the_geometric_mean_of_nothing_is_none():
     assert harness.geometric_mean([1, 4, 16]) == pytest.approx(4)
     assert harness.geometric_mean(iter(())) is None
 
 
-def test_parse_smi():
+def test_facts_of_nvidia_smi_are_read():
     line = "NVIDIA H200, 580.65.06, 143771, 700.00, [N/A], 3201, Enabled"
     facts = harness.parse_smi(harness.GPU_FACTS, line)
     assert facts["name"] == "NVIDIA H200" and facts["driver"] == "580.65.06"
     assert (facts["power_limit_w"], facts["clock_sm_max_mhz"]) == (700.0, None)
 
 
-def test_report_file(tmp_path):
+def test_reports_are_saved_as_json(tmp_path):
     report = Report("gemm", {"a": (1, 2)}, {}, {"gpu": {"name": "NVIDIA H200"}})
     report.results.append({"samples": [1.5, 2e-5, -3.0], "empty": [], "words": ["a b", "c"]})
     path = report.save(tmp_path)
@@ -63,7 +63,7 @@ def test_report_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-def test_tables(capsys):
+def test_tables_leave_out_empty_columns(capsys):
     rows = [
         {"name": "[a]", "rate": "12.5", "unused": "-", "notes": "fine"},
         {"name": "b", "rate": "3", "unused": "-", "notes": ""},
@@ -320,7 +320,7 @@ def test_cases_are_left_out_in_time(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["m16n8k64", "m64n8k", "m8n8k4"])
-def test_forms(tmp_path, capsys, monkeypatch, text):
+def test_every_form_is_measured(tmp_path, capsys, monkeypatch, text):
     """Every form is measured, with operands that mean something."""
     monkeypatch.setattr(forms, "WORK", 1)
     status, (report,) = run(tmp_path, "forms", "--repeats", "1", "--only", text)
@@ -353,7 +353,7 @@ def test_wgmma_operands_lie_where_the_descriptors_say():
     np.testing.assert_allclose(np.sort(d.view(np.float32).ravel()), expected, atol=1e-3)
 
 
-def test_compile(tmp_path, monkeypatch):
+def test_the_benchmark_of_compilation_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_time, "PORTABLE", {"f64": DTYPES["f64"]})
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cubins"))
     monkeypatch.setattr(f64_gemm, "_specialisations", {})  # as if no test had compiled it before
@@ -372,7 +372,7 @@ def test_compile(tmp_path, monkeypatch):
     assert wanted <= set(result)
 
 
-def test_launch(tmp_path, monkeypatch, capsys):
+def test_the_benchmark_of_launches_runs_without_a_gpu(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("benchmarks.host.launch.BATCH", 3)
     monkeypatch.setattr("benchmarks.host.launch.driver.cuda_available", lambda: False)
     status, (report,) = run(tmp_path, "launch", "--rounds", "2")

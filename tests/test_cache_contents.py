@@ -55,7 +55,7 @@ def kept():
         ("off", None),
     ],
 )
-def test_sizes(text, size, monkeypatch):
+def test_limits_are_read_with_their_units(text, size, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE_LIMIT", text)
     assert contents.limit() == size
 

@@ -79,7 +79,7 @@ def test_a_directory_of_another_user(directory, monkeypatch):
         assert disk_cache.load(NAME) is None
 
 
-def test_no_home(monkeypatch):
+def test_a_user_without_a_home_has_no_cache(monkeypatch):
     """A user without an entry and without HOME: no directory called ~."""
     monkeypatch.delenv("TENSORCORE_DSL_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -270,7 +270,7 @@ os.fdopen = full
 """
 
 
-def test_a_full_disk(script, directory):
+def test_a_full_disk_leaves_no_files(script, directory):
     script.write_text(FULL + LOOP)
     assert run(script) == ("5", "")
     assert not [p for p in directory.rglob("*") if p.is_file()], "nor does anything remain"

@@ -149,13 +149,13 @@ def test_some_lanes_are_wild():
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
-def test_b_across(kind):
+def test_chains_read_mn_major_b(kind):
     a, b, c = operands(kind, "f32", False)
     wanted = one_by_one(a, b, c, kind, "f32")
     assert np.array_equal(bits_of(run(a, b, c, kind=kind, into="f32", major="mn")), wanted)
 
 
-def test_without_c():
+def test_chains_without_c_start_at_zero():
     a, b, c = operands("bf16", "f32", False)
     wanted = one_by_one(a, b, np.zeros_like(c), "bf16", "f32")
     assert np.array_equal(bits_of(run(a, b, c, kind="bf16", into="f32", keep=False)), wanted)

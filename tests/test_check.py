@@ -60,7 +60,7 @@ UNWRITTEN = unwritten.function.__code__.co_firstlineno + 6
 # -- kernel.check --------------------------------------------------------------------------------
 
 
-def test_a_correct_launch():
+def test_a_correct_launch_has_no_findings():
     x = zeros()
     result = fill.check(1, 64)(x, value=3)
     assert result and result.ok and not result.findings and not result.warnings
@@ -443,7 +443,7 @@ def test_mistakes_on_the_command_line(script, capsys, arguments, message):
     assert status == 2 and message in err
 
 
-def test_on_a_terminal(script, tmp_path):
+def test_the_command_checks_a_script_of_another_folder(script, tmp_path):
     """Users call it so, from another folder."""
     command = [sys.executable, "-m", "tensorcore_dsl", "check", script, "0", "32"]
     environment = {**os.environ, "PYTHONPATH": str(Path(HERE).parent.parent)}

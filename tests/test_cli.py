@@ -242,7 +242,7 @@ def test_info_knows_every_variable():
     assert read | {targets.TARGET_VARIABLE} == set(installation.VARIABLES) == set(told)
 
 
-def test_completion(capsys):
+def test_completion_lists_options_and_commands(capsys):
     pytest.importorskip("shtab")
     text = printed(capsys, "completion", "bash")
     assert "--resources" in text and "export" in text
@@ -379,7 +379,7 @@ def commands():
     return actions.choices
 
 
-def test_version(capsys):
+def test_the_version_is_printed(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -433,7 +433,7 @@ def test_the_module_is_the_program():
         (["cache", "--clear", "disk"], "invalid choice: 'disk'"),
     ],
 )
-def test_wrong_usage(arguments, message, capsys):
+def test_wrong_usage_is_refused(arguments, message, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2 and message in capsys.readouterr().err
@@ -526,7 +526,7 @@ def test_the_cache_is_cleared(chosen, left, filled, capsys):
     assert (filled / "other.json").exists()
 
 
-def test_no_cache(monkeypatch, capsys):
+def test_the_command_says_that_the_cache_is_off(monkeypatch, capsys):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     for arguments in (["cache"], ["cache", "--clear"]):
         assert "TENSORCORE_DSL_CACHE is off" in printed(capsys, *arguments)

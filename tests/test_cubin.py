@@ -41,7 +41,7 @@ def test_warnings_quote_the_ptx():
     assert warning.endswith("\n    2 | two;")
 
 
-def test_older_log():
+def test_logs_of_older_assemblers_are_read():
     """nvJitLink 12.4 and ptxas 11 print it so."""
     log = (
         "ptxas info    : Compiling entry function 'k' for 'sm_80'\n"

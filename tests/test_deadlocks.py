@@ -93,7 +93,7 @@ def test_deadlocks_are_reported(kernel, grid, block, order):
     assert x.any()
 
 
-def test_a_cycle():
+def test_a_cycle_of_waits_is_shown():
     text = message(producer_and_consumer, 1, 96, np.zeros(256, np.int32))
     producer = line_of(producer_and_consumer, "# the producer waits")
     consumer = line_of(producer_and_consumer, "# the consumer waits")

@@ -184,7 +184,7 @@ class TestStops:
         sums.emulate[1, 64](X, out, 2)
         assert np.array_equal(out, 4 * X) and capsys.readouterr().out == ""
 
-    def test_a_condition(self, capsys):
+    def test_a_condition_stops_only_its_lanes(self, capsys):
         @tc.kernel
         def checked(x: tc.Array, always: tc.Const = False):
             i = tc.threadIdx.x
@@ -350,7 +350,7 @@ class TestValues:
         assert "(16, 32)" in printed[0] and "True" in printed[0]
         assert "(8, 4)" in printed[1] and "True" in printed[1]
 
-    def test_containers(self, capsys):
+    def test_containers_are_printed(self, capsys):
         commands = "p pair", "p named", "p state", "p state.scale", "p local", "p vector", "p flag, half"
         printed = session(
             capsys, mixed.emulate[1, 32], "lane 6", *commands, "p point, point.x", "c", args=(X, 1)
@@ -366,7 +366,7 @@ class TestValues:
             "(Point(x=6, y=1), 6)",
         ]
 
-    def test_constants(self, capsys):
+    def test_constants_are_printed(self, capsys):
         printed = session(capsys, mixed.emulate[1, 32], "p size, X[3], double.__name__", "c", args=(X, 1))
         assert printed[0].replace("np.float32(3.0)", "3.0") == "(3, 3.0, 'double')"
 
@@ -390,7 +390,7 @@ class TestValues:
         ):
             assert text.startswith(start)
 
-    def test_all_lanes(self, capsys):
+    def test_values_of_all_lanes_have_an_axis(self, capsys):
         """Where no lane is chosen, values have an axis of lanes."""
         commands = "lane 6", "lane", "p flag", "p vector.shape", "p pair[1]", "p threadIdx.x + 1"
         printed = session(capsys, mixed.emulate[1, 32], *commands, "p blockDim.x, gridDim", "c", args=(X, 1))
@@ -582,7 +582,7 @@ class TestValues:
         assert printed[1] == "1"
         assert printed[2] == "phase 1 (parity 1), 1 of 1 arrivals pending"
 
-    def test_help(self, capsys):
+    def test_help_lists_and_describes_commands(self, capsys):
         printed = session(
             capsys, sums.emulate[1, 64], "help", "help s", "", "a", "c", "c", args=(X, np.zeros_like(X), 2)
         )
@@ -626,7 +626,7 @@ class TestTrace:
         assert records[0].value.dtype == np.float32
         assert [r.value[0] for r in trace.of("j", cta=0, warp=0)] == [0, 1]
 
-    def test_chosen_threads(self):
+    def test_only_chosen_threads_are_traced(self):
         trace = traced.emulator(trace={"total": (1, 33), "i": 40})[1, 64](X, np.zeros_like(X), 1).trace
         assert [r.threads.tolist() for r in trace.of("i")] == [[40]]
         assert trace.of("i")[0].value.tolist() == [40]
@@ -637,7 +637,7 @@ class TestTrace:
             ([33], [33.0]),
         ]
 
-    def test_the_table(self):
+    def test_a_trace_prints_as_a_table(self):
         trace = traced.emulator(trace={"total": range(3)})[1, 32](X, np.zeros_like(X), 1).trace
         first = line_of(traced, "total = 0.0")
         assert str(trace).splitlines() == [
@@ -685,7 +685,7 @@ class TestTrace:
         stages = [int(record.value[0]) for record in trace.of("stage", warp=4)]
         assert stages[0] == 0 and 1 in stages and len(stages) >= 4
 
-    def test_mistakes(self):
+    def test_wrong_traces_are_refused(self):
         args = X, np.zeros_like(X), 1
         with pytest.raises(ArgumentError, match="trace: traced has no variable 'toal'; it has i, j,"):
             traced.emulator(trace="toal")[1, 64](*args)

@@ -51,7 +51,7 @@ def read():
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("major", [0, 1], ids=["k", "mn"])
 @pytest.mark.parametrize("width", SWIZZLES)
-def test_chunks(read, kind, major, width):
+def test_descriptors_address_the_chunks_of_the_manual(read, kind, major, width):
     """With the base offset that the manual demands, a pattern may start at any line."""
     words = probe.descriptors(64 if kind == "sparse" else 32)[major * len(CASES) :]
     for line in range(8):

@@ -49,7 +49,7 @@ class Library:
 
 
 @pytest.mark.parametrize("library, warned", [(Library(2), 1), (Library(0), 0), (Library(1, 100), 0)])
-def test_no_bindings(monkeypatch, uncached, recwarn, library, warned):
+def test_missing_bindings_warn_once(monkeypatch, uncached, recwarn, library, warned):
     """Who has a GPU is told why it is not used, once."""
 
     def missing(name):

@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     assert (x == 2).all()
 
 
-def test_the_log(caplog, tmp_path, monkeypatch):
+def test_the_log_says_what_was_chosen_and_compiled(caplog, tmp_path, monkeypatch):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     caplog.set_level(logging.DEBUG, "tensorcore_dsl")

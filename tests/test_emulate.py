@@ -53,7 +53,7 @@ def integers(seed: int, *shape: int) -> np.ndarray:
 
 class TestProducts:
     @pytest.mark.parametrize("batch", [(), (3,), (2, 300)])
-    def test_f16(self, batch):
+    def test_f16_products_agree_with_numpy(self, batch):
         a, b, c = (integers(1, *batch, 16, 16), integers(2, *batch, 16, 8), integers(3, *batch, 16, 8))
         registers = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
         result = emulate(F16, *registers)
@@ -236,7 +236,7 @@ class TestScalars:
         result = emulate("add.rn.f32", a.view(np.uint32), 1.5)
         assert np.array_equal(result.view(np.float32), a + np.float32(1.5))
 
-    def test_several_results(self):
+    def test_several_results_come_as_a_tuple(self):
         value = np.arange(32, dtype=np.uint32)
         moved, inside = emulate("shfl.sync.up.b32.pred", value, 1, 0, 0xFFFFFFFF)
         assert moved.tolist() == [0, *range(31)]
@@ -255,7 +255,7 @@ class TestMistakes:
             ((["x"], 2, 3), "a is a list; a NumPy array of register bits or a number is needed"),
         ],
     )
-    def test_operands(self, operands, message):
+    def test_wrong_operands_are_refused(self, operands, message):
         with pytest.raises(OperandError, match=message):
             emulate(F16, *operands)
 
@@ -278,7 +278,7 @@ class TestMistakes:
         with pytest.raises(OperandError, match=r"a \(2,\), b \(3,\), c \(\)"):
             emulate(F16, zeros(2, 32, 4), zeros(3, 32, 2), zeros(32, 4))
 
-    def test_architecture(self):
+    def test_instructions_that_a_target_lacks_are_refused(self):
         registers = operands(
             F16,
             *(
@@ -291,11 +291,11 @@ class TestMistakes:
         with pytest.raises(ArchError, match="unknown architecture 'sm_81'"):
             emulate(F16, *registers, arch="sm_81")
 
-    def test_unknown(self):
+    def test_unknown_instructions_are_refused(self):
         with pytest.raises(UnknownInstruction):
             emulate("mma.sync.aligned.m16n8k17.row.col.f32.f16.f16.f32")
 
-    def test_immediates(self):
+    def test_immediates_that_are_not_allowed_are_refused(self):
         with pytest.raises(OperandError, match="operand size: 5 was given; allowed are 4, 8, 16"):
             emulate("cp.async.ca.shared.global", 0, 0, 5)
 

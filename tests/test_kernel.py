@@ -290,7 +290,7 @@ def test_options_reach_the_text():
 
 
 @pytest.mark.skipif(not ASSEMBLES, reason="needs numba-cuda")
-def test_resources():
+def test_resources_count_shared_memory_and_registers():
     @tc.kernel
     def tiles(x: tc.Array):
         tile = tc.shared((100, 32), tc.f32)
@@ -457,7 +457,7 @@ def test_torch_tensors_share_their_memory(dtype):
         assert torch.equal(out.to(torch.float32), 2 * numbers)
 
 
-def test_dlpack():
+def test_arrays_of_dlpack_are_read():
     out = fresh()
     double.emulate[1, 8](Dlpack(X), out)
     assert np.array_equal(out, 2 * X)

@@ -287,7 +287,7 @@ def test_waits_are_on_the_device_of_the_arrays():
 # Errors
 
 
-def test_driver_errors():
+def test_errors_of_the_driver_describe_the_launch():
     gpu = FakeGpu(codes=[1])
     config = LaunchConfig.of((4, 2), 128, 99, cluster=2, cooperative=True)
     with pytest.raises(LaunchError) as caught:

@@ -13,21 +13,21 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 
 @pytest.mark.parametrize(
-    ("given", "grid", "block"),
+    ("options", "grid", "block"),
     [
         (dict(grid=3, block=64), (3, 1, 1), (64, 1, 1)),
         (dict(grid=(3, 4), block=[8, 2, 4]), (3, 4, 1), (8, 2, 4)),
         (dict(grid=np.int64(7), block=(np.int32(32),)), (7, 1, 1), (32, 1, 1)),
     ],
 )
-def test_config(given, grid, block):
-    config = LaunchConfig.of(**given)
+def test_grids_and_blocks_become_three_integers(options, grid, block):
+    config = LaunchConfig.of(**options)
     assert (config.grid, config.block) == (grid, block)
     assert all(type(d) is int for d in config.grid + config.block)
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("options", "text"),
     [
         (dict(grid=-1, block=1), r"grid is \(-1, 1, 1\)"),
         (dict(grid=(1, 65536), block=1), "grid is"),
@@ -53,12 +53,12 @@ def test_config(given, grid, block):
     ],
     ids=str,
 )
-def test_config_refused(given, text):
+def test_sizes_that_no_launch_has_are_refused(options, text):
     if text is None:
-        LaunchConfig.of(**given)
+        LaunchConfig.of(**options)
         return
     with pytest.raises(LaunchError, match=text):
-        LaunchConfig.of(**given)
+        LaunchConfig.of(**options)
 
 
 # What the driver gets, read by NVIDIA's own bindings.
@@ -93,7 +93,7 @@ def test_launch_config_struct(options, attributes):
     assert int(read.hStream) == 0x1122334455667788
     assert read.numAttrs == len(attributes)
     theirs = driver.CUlaunchConfig()
-    theirs.attrs = [attribute(driver, *given) for given in attributes]
+    theirs.attrs = [attribute(driver, *fields) for fields in attributes]
     assert attribute_bytes(buffer.config, len(attributes)) == attribute_bytes(
         theirs.getPtr(), len(attributes)
     )
