@@ -70,6 +70,7 @@ class Arch:
         return self.name
 
 
+SM_REGISTERS = 1 << 16  # registers of a multiprocessor, the most that a CTA can own
 _FIRST_PTX = {"": (1, 0), "a": (8, 0), "f": (8, 8)}  # with targets of each suffix
 ARCHS = {
     f"sm_{number}{suffix}": Arch(number, suffix, max(ptx, _FIRST_PTX[suffix]), shared_kib, chip)

@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, Vect
 from tensorcore_dsl.kernels.choosing import menu, tuning_cache
 from tensorcore_dsl.kernels.choosing.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.choosing.features import features
-from tensorcore_dsl.kernels.choosing.menu import Config, Menu, as_loaded, fits
+from tensorcore_dsl.kernels.choosing.menu import Menu, as_loaded, fits
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import (
     SMEM_BYTES,
@@ -29,7 +29,7 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.problem import families, padding
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST, GemmProblem
 from tensorcore_dsl.kernels.problem.problem_shape import SMS, ProblemShape, cluster_tiles
-from tensorcore_dsl.kernels.problem.summation import division
+from tensorcore_dsl.kernels.problem.summation import Config, division
 
 # Microseconds of an SM for the gates of one tile of a gated product (30 timings of five sizes).
 GATED_TILE_US = 0.9

@@ -13,7 +13,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.export.grid_rule import GridRule
 from tensorcore_dsl.ir.nodes import Im2col, TensorMap
-from tensorcore_dsl.runtime.arguments import ArgumentType, ArrayType, Packer, ScalarType, storage_bits
+from tensorcore_dsl.runtime.arguments import ArgumentType, ArrayType, Packer, ScalarType, array_element_bits
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES
 
@@ -197,7 +197,7 @@ class Interface:
 
 def element_bytes(kind: ArrayType) -> int:
     """Bytes of an element in memory."""
-    return storage_bits(kind.dtype) // 8
+    return array_element_bits(kind.dtype) // 8
 
 
 def array_arguments(arguments: Sequence[Argument]) -> list[tuple[Argument, ArrayType]]:

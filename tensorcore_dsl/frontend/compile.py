@@ -19,7 +19,7 @@ from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.origins import is_library_kernel
-from tensorcore_dsl.runtime.arguments import ArrayType, Packer, storage_bits
+from tensorcore_dsl.runtime.arguments import ArrayType, Packer, array_element_bits
 from tensorcore_dsl.tracing import reset_emitter, set_emitter
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.values import Scalar
@@ -127,7 +127,7 @@ def _array(
     builder.multiples[registers[argument_index, ""].value] = kind.align
     for stride in strides:
         if isinstance(stride, Scalar):
-            builder.multiples[stride.value] = max(kind.align * 8 // storage_bits(kind.dtype), 1)
+            builder.multiples[stride.value] = max(kind.align * 8 // array_element_bits(kind.dtype), 1)
     return Array(
         registers[argument_index, ""], kind.dtype, shape, strides, kind.align, argument_index, f"{name!r}"
     )

@@ -51,6 +51,7 @@ from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Param
+from tensorcore_dsl.ir.verify import MAX_CLUSTER
 from tensorcore_dsl.lowering.forms import COMPILED
 
 # Threads of a chunk: enough to share the cost of a step, few enough for the caches. In a kernel whose
@@ -64,7 +65,6 @@ REGISTERS, MATRIX_REGISTERS = 1 << 25, 1 << 21
 SUM_CACHES = 1.5  # second-level caches that hold the accumulators of all warps of a chunk
 # Bytes of shared memory of a chunk, and of a chunk whose CTAs may wait for each other.
 SHARED, WAITING_SHARED = 1 << 26, 1 << 29
-MAX_CLUSTER = 16
 MAX_WORKERS = 1024
 # Seconds of one core from which worker processes are started, and from which idle workers are used.
 MIN_SECONDS_NEW_WORKERS, MIN_SECONDS_IDLE_WORKERS = 0.3, 0.05

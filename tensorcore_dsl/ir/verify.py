@@ -30,7 +30,7 @@ from tensorcore_dsl.ir.nodes import (  # isort: skip
 Complaints = Iterator[str]
 
 MAX_THREADS = 1024  # per block, on every architecture
-MAX_CLUSTER = 16  # blocks; more than 8 need opt-in
+MAX_CLUSTER = 16  # CTAs; more than 8 need opt-in
 MAX_BOX = 256  # elements of one tensor copy along an axis
 MAX_RANK = 5  # axes of a tensor map
 MAX_PIXELS, MAX_STEP = 1024, 8  # of a copy in im2col mode

@@ -59,7 +59,7 @@ _TRAFFIC = {
 
 Operations = tuple[Elementary, ...]
 ADD = "add"
-ALL_LANES = 0xFFFFFFFF  # the mask with which instructions of warps have operations
+ALL_LANES = 0xFFFFFFFF  # the mask of a whole warp
 
 _FLOAT = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2, "div": 2, "sqrt": 1}
 _MODIFIERS = ("sat", "relu", "ftz", "satfinite", "nan", "oob", "x", "cls", "u")

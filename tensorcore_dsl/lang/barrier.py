@@ -6,8 +6,8 @@ from typing import SupportsIndex
 
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.lanes import ALL_LANES
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.warp import ALL_LANES
 from tensorcore_dsl.values.operands import describe
 
 

@@ -10,6 +10,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError, OutOfBounds
 from tensorcore_dsl.ir.nodes import DYNAMIC_ALIGN
+from tensorcore_dsl.ir.verify import SWIZZLES
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.lang.bounds import Axis, Bound, StepBound, check_index, frozen, plain_axes
@@ -35,8 +36,6 @@ from tensorcore_dsl.lang.indexing import (  # isort: skip
     slice_bounds,
     static_shape,
 )
-
-SWIZZLES = (0, 32, 64, 128)  # bytes
 
 
 def shared(

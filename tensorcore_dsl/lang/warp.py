@@ -7,13 +7,13 @@ from typing import Any, SupportsIndex
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.lanes import ALL_LANES
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Element, Scalar
 
-ALL_LANES = 0xFFFFFFFF  # the mask of a whole warp
 VOTES = ("all", "any", "uni", "ballot")
 REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
 

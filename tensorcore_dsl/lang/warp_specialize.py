@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from tensorcore_dsl.arch import SM_REGISTERS
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.nodes import Kernel
 from tensorcore_dsl.isa import names
@@ -19,7 +20,6 @@ from tensorcore_dsl.values.operands import describe
 
 WARPGROUP = 128
 MAX_THREADS = 1024  # of a block
-SM_REGISTERS = 1 << 16
 MIN_REGISTERS, MAX_REGISTERS, REGISTER_STEP = 24, 256, 8  # of a thread, for setmaxnreg
 
 

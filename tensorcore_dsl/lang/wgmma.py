@@ -7,13 +7,14 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.ir.verify import SWIZZLES
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.async_copy import check_pending
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import own_address
-from tensorcore_dsl.lang.tiles import SWIZZLES, Tile, same_elements
+from tensorcore_dsl.lang.tiles import Tile, same_elements
 from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number

@@ -11,10 +11,10 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.memory.map_objects import TYPES
+from tensorcore_dsl.ir.verify import SWIZZLES
 from tensorcore_dsl.isa.tensormap import OBJECT, VIRTUAL
 from tensorcore_dsl.runtime.arguments import describe
 
-SWIZZLES = (0, 32, 64, 128)
 MAX_BOX = 256  # elements along an axis, of cuTensorMapEncodeTiled
 
 

@@ -23,9 +23,10 @@ from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalPointer
 from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.ir.verify import SWIZZLES
 from tensorcore_dsl.ptx.foreign_kernel import ForeignKernel
 from tensorcore_dsl.ptx.module import PtxKernel, load
-from tensorcore_dsl.ptx.tensor_maps import SWIZZLES, TensorMap, tensor_map
+from tensorcore_dsl.ptx.tensor_maps import TensorMap, tensor_map
 from tensorcore_dsl.runtime.host_arrays import on_host
 
 REGISTERS = 65536  # of a multiprocessor

@@ -297,7 +297,7 @@ def number_bits(scalar: np.generic) -> Any:
     return int.from_bytes(scalar.tobytes(), "little")
 
 
-def storage_bits(dtype: DType) -> int:
+def array_element_bits(dtype: DType) -> int:
     """Return the bits of an element in memory, a multiple of 8."""
     return -(-dtype.bits // 8) * 8
 
@@ -311,8 +311,8 @@ def _array(raw: Raw, name: str) -> Description:
     else:
         strides = _element_strides(raw.strides, np.dtype(raw.dtype).itemsize, name)
     unit = tuple(stride == 1 for stride in strides)
-    align = _alignment(raw.pointer, shape, strides, storage_bits(dtype))
-    if align * 8 < storage_bits(dtype):
+    align = _alignment(raw.pointer, shape, strides, array_element_bits(dtype))
+    if align * 8 < array_element_bits(dtype):
         raise ArgumentError(
             f"{name} starts at address {raw.pointer:#x} with strides {strides}: its {dtype} "
             f"elements do not lie at multiples of their own size; copy it first"
@@ -401,7 +401,7 @@ _CODES = {
 def parameter_type(dtype: DType) -> str:
     """Return the PTX type of a scalar parameter."""
     name = {"pred": "u32", "tf32": "f32"}.get(dtype.name, dtype.name)
-    return name if name in _CODES else f"b{storage_bits(dtype)}"
+    return name if name in _CODES else f"b{array_element_bits(dtype)}"
 
 
 def parameter_code(dtype: DType) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bits
+from tensorcore_dsl.runtime.arguments import ArrayType, Description, array_element_bits
 
 GRAIN = 256  # device addresses equal host addresses modulo this, so alignments are the same
 
@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 def span_of(argument: Description, pointer: int, index: int) -> Span:
     """The bytes between an array's lowest and highest element."""
-    size = storage_bits(argument.type.dtype) // 8
+    size = array_element_bits(argument.type.dtype) // 8
     low = high = pointer
     for extent, stride in zip(argument.shape, argument.strides, strict=True):
         reach = (extent - 1) * stride * size

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.runtime import driver
-from tensorcore_dsl.runtime.arguments import Description, storage_bits
+from tensorcore_dsl.runtime.arguments import Description, array_element_bits
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.host_staging import Memory
 from tensorcore_dsl.runtime.launch import Repeatable
@@ -64,7 +64,7 @@ def _kept(argument: Description, memory: Memory) -> Reset:
 
 def _zeroed(argument: Description, memory: Memory) -> Reset:
     low, size = span(argument)
-    bits = storage_bits(argument.type.dtype)
+    bits = array_element_bits(argument.type.dtype)
     if size == -(-math.prod(argument.shape) * bits // 8):
         return (lambda: memory.fill(low, 0, size)) if size else (lambda: None)
     content = np.empty(size, np.uint8)  # other elements lie between the elements of the array
@@ -84,7 +84,7 @@ def span(argument: Description) -> tuple[int, int]:
     """Address and number of the bytes from an array's lowest to its highest element."""
     if 0 in argument.shape:
         return argument.pointer, 0
-    bits = storage_bits(argument.type.dtype)
+    bits = array_element_bits(argument.type.dtype)
     reaches = [(n - 1) * s for n, s in zip(argument.shape, argument.strides, strict=True)]
     low = sum(reach for reach in reaches if reach < 0)
     high = sum(reach for reach in reaches if reach > 0)

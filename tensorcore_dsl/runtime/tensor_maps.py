@@ -13,7 +13,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.ir.nodes import Im2col, TensorMap
 from tensorcore_dsl.ir.verify import complaints_about_map
-from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bits
+from tensorcore_dsl.runtime.arguments import ArrayType, Description, array_element_bits
 
 MAP_BYTES = 128
 MAP_ALIGN = 64
@@ -52,7 +52,7 @@ def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
     """Describe `array` for the driver's encoder; ArgumentError if TMA cannot read it as `tensor_map`."""
     for complaint in _complaints(array, tensor_map):
         raise ArgumentError(f"{name}: {complaint}", tensor_map.loc)
-    size = storage_bits(array.type.dtype) // 8
+    size = array_element_bits(array.type.dtype) // 8
     extents = tuple(array.shape[axis] for axis in tensor_map.axes)
     strides: list[int] = []
     reach = extents[0] * size
@@ -86,7 +86,7 @@ def _complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
 
 
 def _box_complaints(dtype: DType, tensor_map: TensorMap) -> Iterator[str]:
-    size = storage_bits(dtype) // 8
+    size = array_element_bits(dtype) // 8
     row = tensor_map.box[0] * size
     rows = f"rows of {tensor_map.box[0]} {dtype} elements, {row} bytes, are copied by TMA"
     if row % ADDRESS_ALIGN:
@@ -106,7 +106,7 @@ def _corner_complaints(array: Description, axes: tuple[int, ...], im2col: Im2col
 
 
 def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
-    size = storage_bits(array.type.dtype) // 8
+    size = array_element_bits(array.type.dtype) // 8
     inner, *outer = tensor_map.axes
     if 0 in array.shape:
         yield f"shape {array.shape} has no elements; TMA needs at least one along each axis"

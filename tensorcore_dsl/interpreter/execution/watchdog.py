@@ -122,7 +122,7 @@ class Watchdog(EagerDict):
         self.quiet: dict[int, tuple[list[int], int]] = {}
         self.apart: dict[int, Any] = {}
         self.looked: dict[int, int] = {}
-        self.due, self.cost = time.perf_counter() + DEEP_AFTER_SECONDS, 0.0
+        self.due = time.perf_counter() + DEEP_AFTER_SECONDS
 
     @cached_property
     def repeats(self) -> np.ndarray:

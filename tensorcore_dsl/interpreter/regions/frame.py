@@ -173,8 +173,8 @@ class RegionFrame:
         parts: Mapping[int, Part],
     ) -> None:
         layout, threads = code.layout(region), registers.chunk.threads
-        self.region, self.layout, self.function = region, layout, code.address(region)
-        self.call = _SIGNATURE(self.function)
+        self.layout = layout
+        self.call = _SIGNATURE(code.address(region))
         self.words = np.zeros(layouts.FIRST + len(layout.words), np.int64)
         self.mistake = np.zeros(layouts.NOTED, np.int64)
         self.counters = np.zeros(layout.counters, np.int64)

@@ -42,11 +42,9 @@ from tensorcore_dsl.interpreter.sanitizer.word_accesses import (
     touch_warp,
     touches_row,
 )
-from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
+from tensorcore_dsl.isa.lanes import ALL_LANES, LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
 from tensorcore_dsl.lowering.entry import words_of
 from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, ArrayKind, CObjectKind, RecordKind
-
-EVERY_LANE = 0xFFFFFFFF
 
 
 class Memories(NamedTuple):
@@ -226,7 +224,7 @@ def global_access(
     size, address = width * count, int(peek64(addresses))
     if memories.show:
         native.call(memories.show, memory, GLOBAL, stores, addresses, lanes, words, width, count, step, first)
-    if lanes == EVERY_LANE:
+    if lanes == ALL_LANES:
         step = int(peek64(addresses + 8)) - address
         aside = checked and address & (size - 1) != 0
         even = (step == size or (step == 0 and not stores)) and not aside
@@ -278,7 +276,7 @@ def shared_access(  # noqa: PLR0915
     size, address = width * count, int(peek32(addresses))
     if stores:
         disclose(shared, cta, False)
-    if lanes == EVERY_LANE:
+    if lanes == ALL_LANES:
         step = int(peek32(addresses + 4)) - address
         good = step in (0, size)
         if stores:

@@ -35,6 +35,7 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.native import compiled, compiled_once, inlined, lowest_bit
+from tensorcore_dsl.isa.lanes import ALL_LANES
 
 peek8, peek32, peek64 = native.peek8, native.peek32, native.peek64
 poke32, poke64 = native.poke32, native.poke64
@@ -50,7 +51,6 @@ LINE_BITS = 5
 NODE_ROOM = 1 << 23
 NODES_OF_A_WARP = 1 << 10  # nodes that one access of a warp may take
 MEMO = 1 << 12
-FULL = 0xFFFFFFFF
 SELDOM = 255  # mask of a hash of serial numbers: accesses whose masked hash is 0 shorten chains
 
 LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
@@ -288,7 +288,7 @@ def first_of(book: Any, code: int) -> tuple[int, int, int]:
     if kind == CHAIN:
         node = book.nodes[serial]
         return int(node.serial), int(node.lanes), int(node.rest)
-    lanes = FULL if kind == ALL else 0 if kind == ASYNC else 1 << (kind & 31)
+    lanes = ALL_LANES if kind == ALL else 0 if kind == ASYNC else 1 << (kind & 31)
     return serial, lanes, 0
 
 
@@ -367,7 +367,7 @@ def _observed(book: Any, by: Any, serial: int, step: int, reads: int) -> bool:
 @compiled
 def prepend(book: Any, serial: int, lanes: int, rest: int) -> Any:
     """The code of a chain: an access in front of `rest`."""
-    if rest != 0 or (lanes & (lanes - 1) != 0 and lanes != FULL):
+    if rest != 0 or (lanes & (lanes - 1) != 0 and lanes != ALL_LANES):
         key = (serial * 0x9E3779B1 ^ lanes * 0x85EBCA6B ^ rest * 0xC2B2AE35) >> 7 & (MEMO - 1)
         number = int(book.memo[key])
         node = book.nodes[number]
@@ -379,7 +379,7 @@ def prepend(book: Any, serial: int, lanes: int, rest: int) -> Any:
         lanes = lanes & -lanes  # Without room, only one of the accesses is kept.
     if lanes == 0:
         return serial << LANE_BITS | ASYNC
-    if lanes == FULL:
+    if lanes == ALL_LANES:
         return serial << LANE_BITS | ALL
     return serial << LANE_BITS | lowest_bit(lanes)
 

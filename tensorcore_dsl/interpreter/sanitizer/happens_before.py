@@ -19,8 +19,8 @@ from tensorcore_dsl.interpreter.sanitizer import strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunches
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, arrive
+from tensorcore_dsl.isa.lanes import ALL_LANES
 
-ALL_LANES = 0xFFFFFFFF  # mask of an instruction in which all lanes take part
 # Kinds of messages: of named barriers, mbarriers, clusters. ARRIVED + kind: the arrived threads.
 NAMED, PHASES, CLUSTERS, ARRIVED = range(4)
 

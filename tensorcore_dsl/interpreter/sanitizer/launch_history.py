@@ -27,6 +27,7 @@ from tensorcore_dsl.interpreter.sanitizer.strong_accesses import (
 )
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, merged
 from tensorcore_dsl.isa import classify
+from tensorcore_dsl.isa.lanes import ALL_LANES
 
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
@@ -132,7 +133,7 @@ class LaunchHistory:
         for foreign in np.unique(clocks.rows.foreign[rows]).tolist():
             vectors = clocks.sets[foreign].items()
             known = merged(known, {foreign_key(number, key): of_all_proxies(v) for key, v in vectors})
-        everything = np.full((FENCED_GLOBAL + 1, clocks.rows.known.shape[2]), history.FULL, np.uint32)
+        everything = np.full((FENCED_GLOBAL + 1, clocks.rows.known.shape[2]), ALL_LANES, np.uint32)
         return known | {foreign_key(number, races.first_cluster + c): everything for c in clusters}
 
     def footprint(self, arrays: Iterable[tuple[NamedArray, np.ndarray]]) -> Footprint:

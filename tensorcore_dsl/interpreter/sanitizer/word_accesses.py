@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.native import (
 )
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+from tensorcore_dsl.isa.lanes import ALL_LANES
 
 
 class Where(NamedTuple):
@@ -93,10 +94,10 @@ def logs_load(book: Any, where: Any, step: int, addresses: int, lanes: int, firs
     """
     if book.logged == history.LOG_ROOM or int(book.strong[step]) != 0 or not _know_the_same(book, first):
         return False
-    area, low, high, bits = where.areas[first // where.group], history.FULL, 0, 0
-    if lanes == history.FULL:
+    area, low, high, bits = where.areas[first // where.group], ALL_LANES, 0, 0
+    if lanes == ALL_LANES:
         low, high, bits = native.min32(addresses), native.max32(addresses), native.or32(addresses)
-    for lane in range(0 if lanes == history.FULL else 32):
+    for lane in range(0 if lanes == ALL_LANES else 32):
         if lanes >> lane & 1:
             address = int(peek32(addresses + 4 * lane))
             low, high, bits = min(low, address), max(high, address), bits | address
@@ -168,9 +169,7 @@ def touches_row(
     weak = _strength(book, serial) == 0 and kind in (history.LOAD, history.STORE)
     alike = kind == history.LOAD and native.has_stride64(addresses, 0)
     even = (
-        active == history.FULL
-        and memory != history.CLUSTER
-        and (alike or native.has_stride64(addresses, size))
+        active == ALL_LANES and memory != history.CLUSTER and (alike or native.has_stride64(addresses, size))
     )
     if not even or not weak or not _know_the_same(book, first):
         return False
@@ -403,8 +402,8 @@ def _together(book: Any, addresses: int, active: int, first: int, lanes_of: Any,
 
     The result has a bit for the first lane of each group.
     """
-    if active == history.FULL and native.has_stride64(addresses, 0) and _know_the_same(book, first):
-        lanes_of[0] = history.FULL
+    if active == ALL_LANES and native.has_stride64(addresses, 0) and _know_the_same(book, first):
+        lanes_of[0] = ALL_LANES
         return 1
     ascending, before = True, (-1)
     for lane in range(32):

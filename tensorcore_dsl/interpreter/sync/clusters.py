@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.arch import SM_REGISTERS
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.threads import PerThread
@@ -15,8 +16,6 @@ from tensorcore_dsl.isa import advice, classify
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lowering import compiled
-
-SM_REGISTERS = 1 << 16  # registers of a multiprocessor, the most that a CTA can own
 
 
 class Clusters:
