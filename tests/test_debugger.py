@@ -47,6 +47,15 @@ def sums(x: tc.Array, out: tc.Array, n: tc.s32):
     out[i] = total
 
 
+def session_of_sums(capsys: Any, *commands: str, turns: int = 2) -> list[str]:
+    return session(capsys, sums.emulate[1, 64], *commands, args=(X, np.zeros_like(X), turns))
+
+
+def stop_line(text: str) -> int:
+    """The line of the place that a command has printed."""
+    return int(text.splitlines()[1].split("(")[1].split(")")[0])
+
+
 class TestStops:
     def test_the_thread_that_reaches_it_stops_at_the_line(self, capsys):
         out = np.zeros_like(X)
@@ -65,44 +74,26 @@ class TestStops:
         assert np.array_equal(out, 4 * X)  # the debug build computes the same
 
     def test_steps_follow_the_thread_into_calls_and_out(self, capsys):
-        place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
-        printed = session(
-            capsys, sums.emulate[1, 64], "n", "s", "s", "s", "r", "c", "c", args=(X, np.zeros_like(X), 3)
-        )
-        assert place(printed[0]) == line_of(sums, "double(")
-        assert place(printed[1]) == line_of(double, "twice = ")
-        assert place(printed[2]) == line_of(double, "return")
-        assert place(printed[3]) == line_of(sums, "if i == 5")
+        printed = session_of_sums(capsys, "n", "s", "s", "s", "r", "c", "c", turns=3)
+        assert stop_line(printed[0]) == line_of(sums, "double(")
+        assert stop_line(printed[1]) == line_of(double, "twice = ")
+        assert stop_line(printed[2]) == line_of(double, "return")
+        assert stop_line(printed[3]) == line_of(sums, "if i == 5")
         # `r` from the kernel itself goes on to the next breakpoint.
-        assert place(printed[4]) == line_of(sums, "breakpoint")
+        assert stop_line(printed[4]) == line_of(sums, "breakpoint")
 
     def test_next_stays_in_the_function(self, capsys):
-        place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
-        printed = session(
-            capsys, sums.emulate[1, 64], "n", "n", "n", "unt", "n", "n", args=(X, np.zeros_like(X), 2)
-        )
-        assert place(printed[0]) == line_of(sums, "double(")
-        assert place(printed[1]) == line_of(sums, "if i == 5")
-        assert place(printed[2]) == line_of(sums, "breakpoint")
-        assert place(printed[3]) == line_of(sums, "out[i]")
+        printed = session_of_sums(capsys, "n", "n", "n", "unt", "n", "n")
+        assert stop_line(printed[0]) == line_of(sums, "double(")
+        assert stop_line(printed[1]) == line_of(sums, "if i == 5")
+        assert stop_line(printed[2]) == line_of(sums, "breakpoint")
+        assert stop_line(printed[3]) == line_of(sums, "out[i]")
         assert printed[4].splitlines()[2] == "-> (the end of the kernel)"
         assert printed[5] == ""
 
     def test_where_and_up_show_the_calls(self, capsys):
-        printed = session(
-            capsys,
-            sums.emulate[1, 64],
-            "n",
-            "s",
-            "where",
-            "p total",
-            "up",
-            "p total",
-            "down",
-            "l",
-            "c",
-            "c",
-            args=(X, np.zeros_like(X), 2),
+        printed = session_of_sums(
+            capsys, "n", "s", "where", "p total", "up", "p total", "down", "l", "c", "c"
         )
         assert printed[2].splitlines()[0] == f"-> {__file__}({line_of(double, 'twice =')})double()"
         assert f"   {__file__}({line_of(sums, 'double(')})sums()" in printed[2]
@@ -114,20 +105,8 @@ class TestStops:
 
     def test_breakpoints_at_lines(self, capsys):
         out, end = line_of(sums, "out[i]"), line_of(sums, "def sums")
-        printed = session(
-            capsys,
-            sums.emulate[1, 64],
-            f"b test_debugger.py:{out}",
-            "b",
-            f"b {end}",
-            "b x",
-            "clear 1",
-            "c",
-            "c",
-            "cl",
-            "b",
-            "c",
-            args=(X, np.zeros_like(X), 2),
+        printed = session_of_sums(
+            capsys, f"b test_debugger.py:{out}", "b", f"b {end}", "b x", "clear 1", "c", "c", "cl", "b", "c"
         )
         assert printed[0] == f"breakpoint at {__file__}:{out}"
         assert printed[1] == f"{__file__}:{out}"
@@ -267,6 +246,10 @@ def mixed(x: tc.Array, n: tc.s32, size: tc.Const = 3):
     breakpoint()
 
 
+def session_of_mixed(capsys: Any, *commands: str) -> list[str]:
+    return session(capsys, mixed.emulate[1, 32], *commands, args=(X, 1))
+
+
 class TestValues:
     def test_fragments_tiles_and_arrays(self, capsys):
         @tc.kernel
@@ -352,9 +335,7 @@ class TestValues:
 
     def test_containers_are_printed(self, capsys):
         commands = "p pair", "p named", "p state", "p state.scale", "p local", "p vector", "p flag, half"
-        printed = session(
-            capsys, mixed.emulate[1, 32], "lane 6", *commands, "p point, point.x", "c", args=(X, 1)
-        )
+        printed = session_of_mixed(capsys, "lane 6", *commands, "p point, point.x", "c")
         assert printed[1:9] == [
             "[6, 12]",
             "{'one': 6, 'two': 2}",
@@ -367,12 +348,12 @@ class TestValues:
         ]
 
     def test_constants_are_printed(self, capsys):
-        printed = session(capsys, mixed.emulate[1, 32], "p size, X[3], double.__name__", "c", args=(X, 1))
+        printed = session_of_mixed(capsys, "p size, X[3], double.__name__", "c")
         assert printed[0].replace("np.float32(3.0)", "3.0") == "(3, 3.0, 'double')"
 
     def test_missing_values_and_mistakes(self, capsys):
         commands = "p once", "p i *", "p unknown", "p", "lane 32", "warp 3", "thread x", "thread (9) (0)"
-        printed = session(capsys, mixed.emulate[1, 32], *commands, "thread (32)", "c", args=(X, 1))
+        printed = session_of_mixed(capsys, *commands, "thread (32)", "c")
         for text, start in zip(
             printed,
             (
@@ -393,7 +374,7 @@ class TestValues:
     def test_values_of_all_lanes_have_an_axis(self, capsys):
         """Where no lane is chosen, values have an axis of lanes."""
         commands = "lane 6", "lane", "p flag", "p vector.shape", "p pair[1]", "p threadIdx.x + 1"
-        printed = session(capsys, mixed.emulate[1, 32], *commands, "p blockDim.x, gridDim", "c", args=(X, 1))
+        printed = session_of_mixed(capsys, *commands, "p blockDim.x, gridDim", "c")
         assert printed[2].startswith("[False False False False  True")
         assert printed[3] == "(32, 4)"
         assert re.match(r"\[ ?0 +2 +4", printed[4]) and re.match(r"\[ ?1 +2 +3", printed[5])
@@ -583,9 +564,7 @@ class TestValues:
         assert printed[2] == "phase 1 (parity 1), 1 of 1 arrivals pending"
 
     def test_help_lists_and_describes_commands(self, capsys):
-        printed = session(
-            capsys, sums.emulate[1, 64], "help", "help s", "", "a", "c", "c", args=(X, np.zeros_like(X), 2)
-        )
+        printed = session_of_sums(capsys, "help", "help s", "", "a", "c", "c")
         for word in ("step", "next", "warps", "barriers", "locals", "thread", "lane", "quit"):
             assert word in printed[0]
         assert printed[1].startswith("step (s): go on to the next line of this thread")
