@@ -22,6 +22,7 @@ MAX_CLUSTER = 16  # CTAs of a cluster
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
+MAX_EQUAL_SHARE_ACCUMULATORS = 128  # an equal share, 168, also holds addresses and loop state
 FRAGMENT_REGISTERS = 16  # registers of a thread for fragments of 64 rows and one slab of 32-bit A
 # Consumers -> registers for accumulators and fragments, with equal shares of all warpgroups.
 FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}
@@ -167,12 +168,18 @@ class HopperConfig:
 
     @property
     def registers(self) -> tuple[int, ...]:
-        """Registers per thread of producer and consumer; () where an equal share is enough.
+        """Registers per thread of producer and consumer; () where an equal share is enough."""
+        return self.shares_if(self.accumulator_registers > MAX_EQUAL_SHARE_ACCUMULATORS)
 
-        The equal share of 168 holds up to 128 accumulators, besides addresses and loop state.
+    def shares_if(
+        self, uneven: bool, shares: tuple[int, ...] = PRODUCER_CONSUMER_REGISTERS
+    ) -> tuple[int, ...]:
+        """`shares`, the registers per thread of producer and consumer, if two consumers need them; else ().
+
+        Only two consumers leave registers to divide: one gets enough by an equal share, and a third
+        one takes the producer's.
         """
-        uneven = self.consumers == 2 and self.accumulator_registers > 128
-        return PRODUCER_CONSUMER_REGISTERS if uneven else ()
+        return shares if uneven and self.consumers == 2 else ()
 
     def registers_for(self, traits: HopperTraits, itemsize: int, out_bytes: int) -> tuple[int, ...]:
         """Registers per thread of producer and consumer, also for the epilogue and fragments of A.
@@ -181,10 +188,10 @@ class HopperConfig:
         """
         limited = traits.needs_registers and self.exceeds_share_with_epilogue
         in_fragments = traits.in_fragments(self, itemsize)
-        if limited or self.exceeds_share(in_fragments, out_bytes, traits.store_by_threads):
-            transposes = traits.transposes(self, itemsize)
-            return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
-        return self.registers
+        if not limited and not self.exceeds_share(in_fragments, out_bytes, traits.store_by_threads):
+            return self.registers
+        transposes = traits.transposes(self, itemsize)
+        return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
 
     def exceeds_share(self, in_fragments: bool, out_bytes: int, store_by_threads: bool) -> bool:
         """Whether the mainloop and a plain epilogue need more registers than an equal share.
@@ -329,14 +336,14 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
     also loads scales needs 56: 56 + 2 * 224 = 3 * 168.
     """
     accumulators, products = config.BN // 2, width // 2
-    uneven = config.consumers == 2 and accumulators + products > 148
-    return ((56, 224) if extra_producers else PRODUCER_CONSUMER_REGISTERS) if uneven else ()
+    shares = (56, 224) if extra_producers else PRODUCER_CONSUMER_REGISTERS
+    return config.shares_if(accumulators + products > 148, shares)
 
 
 def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
     """Registers per thread of producer and consumer of f32 operands; () if an equal share is enough."""
-    uneven = config.consumers == 2 and FRAGMENT_ROOM[2] < config.BN + SPLIT_REGISTERS
-    return TRANSPOSER_CONSUMER_REGISTERS if uneven else ()
+    uneven = FRAGMENT_ROOM[2] < config.BN + SPLIT_REGISTERS
+    return config.shares_if(uneven, TRANSPOSER_CONSUMER_REGISTERS)
 
 
 def resident_ctas(config: AmpereConfig) -> int:

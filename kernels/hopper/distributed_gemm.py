@@ -23,13 +23,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.cluster import multicast_of
-from tensorcore_dsl.kernels.hopper.config import (
-    PRODUCER_CONSUMER_REGISTERS,
-    SWIZZLE_BYTES,
-    WARPGROUP,
-    HopperConfig,
-    HopperTraits,
-)
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import (
     Epilogue,
     consumer_barrier,
@@ -172,9 +166,11 @@ def all_gather_gemm(
         mma,
         scheduler,
         epilogue,
-        make_epilogue_op(None, 1, 0, traits),
+        make_epilogue_op(traits),
         GemmParts(
-            produce=partial(produce_gathered, local_tiles=local_tiles, exchange=exchange), extra_producer=push
+            produce=partial(produce_gathered, local_tiles=local_tiles, exchange=exchange),
+            extra_producer=push,
+            registers=config.registers,
         ),
     )
     exchange.end()
@@ -423,7 +419,14 @@ def reduce_products(
             slot = Epilogue(inbox[owner], slot_maps(inbox[owner], config), epilogue.staging)
             rank = (exchange.rank,)
             store_elements(
-                acc, acc.elements(), consumer, slot, rank, local, tile.n, lambda sums, coords: sums
+                acc.coordinates,
+                acc.elements(),
+                consumer,
+                slot,
+                rank,
+                local,
+                tile.n,
+                lambda sums, coords: sums,
             )
             sent.peer, sent.counter = owner, counter
 
@@ -436,12 +439,8 @@ def reduce_products(
         mma,
         scheduler,
         epilogue,
-        make_epilogue_op(None, 1, 0, traits),
-        GemmParts(
-            consume=consume,
-            store=store,
-            registers=PRODUCER_CONSUMER_REGISTERS if config.consumers == 2 else (),
-        ),
+        make_epilogue_op(traits),
+        GemmParts(consume=consume, store=store, registers=config.shares_if(True)),
     )
 
 
@@ -479,5 +478,5 @@ def store_sums(acc, mine, exchange, consumer, epilogue, origin, epilogue_op):
                 row, col = acc.coordinates(begin + i)
                 addends += mine.at(slot, m + row, n + col).load(2).elements()
             sums = [e + a.to(tc.f32) for e, a in zip(sums, addends, strict=True)]
-        store_elements(acc, sums, consumer, epilogue, (), m, n + 2 * begin, epilogue_op)
+        store_elements(acc.coordinates, sums, consumer, epilogue, (), m, n + 2 * begin, epilogue_op)
         begin += count

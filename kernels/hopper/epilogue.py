@@ -132,13 +132,13 @@ def swizzle_of(columns: int, dtype):
 def store_rows(acc, consumer, epilogue: Epilogue, tile, row, epilogue_op, config):
     """Store 64 rows of a tile, from row `row` of it on."""
     origin = tile.batch_d, tile.m + row, tile.n
-    store_elements(acc, acc.elements(), consumer, epilogue, *origin, epilogue_op)
+    store_elements(acc.coordinates, acc.elements(), consumer, epilogue, *origin, epilogue_op)
 
 
-def store_elements(acc, elements, consumer, epilogue: Epilogue, batch, m, n, epilogue_op):
+def store_elements(coordinates, elements, consumer, epilogue: Epilogue, batch, m, n, epilogue_op):
     """Apply the epilogue to 64 rows at (m, n) and store them, one buffer of columns at a time.
 
-    acc: the fragment whose layout gives each element's row and column.
+    coordinates(i): row and column of element i in the 64 rows.
     """
     thread, reductions = tc.threadIdx.x % WARPGROUP, epilogue.row_reductions
     slices = epilogue.column_slices(2 * len(elements))
@@ -154,7 +154,7 @@ def store_elements(acc, elements, consumer, epilogue: Epilogue, batch, m, n, epi
         consumer_barrier(consumer)
         for first in tc.static_range(begin // 2, (begin + columns) // 2, 8):
             count = min(8, (begin + columns) // 2 - first)
-            layout = [acc.coordinates(first + at) for at in range(count)]
+            layout = [coordinates(first + at) for at in range(count)]
             coords = [(*batch, *epilogue.in_d(m + epilogue.row_of(row), n + col)) for row, col in layout]
             values = epilogue_op(elements[first : first + count], coords)
             if reductions is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorcore_dsl.kernels.epilogue_arithmetic import finish_sums
 
 
-def make_epilogue_op(c, alpha, beta, traits):
+def make_epilogue_op(traits, c=None, alpha=1, beta=0):
     """epilogue_op(sums, coords): compute elements of D by `finish_sums`, 8 of them or 4.
 
     The eight accumulators of a thread are columns c, c + 1, c + 8, c + 9 of rows r and r + 8, the

@@ -104,10 +104,7 @@ def f32_fragments_gemm(
         select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
         a,
         b,
-        c,
         d,
-        alpha,
-        beta,
         config,
         traits,
         GemmParts(
@@ -120,6 +117,9 @@ def f32_fragments_gemm(
             buffers=config.staging_buffers(2 * config.BN),
             registers=fragments_registers(config),
         ),
+        c=c,
+        alpha=alpha,
+        beta=beta,
     )
 
 

@@ -169,7 +169,7 @@ class F64Pipeline:
     def block_of_loads(self, blocks: int) -> int:
         """Number of the block of a stage (see `multiply`) after which the next loads start.
 
-        The loads wait for the slowest warp. Behind the middle of a stage, it has left the stage before.
+        The loads wait for the slowest warp. After the middle of a stage, it has left the stage before.
         The warp that starts the loads then lags behind, by 16 boxes for MN-major operands. Two stages
         leave no time for that.
         """

@@ -88,7 +88,7 @@ def block_fp8_gemm(
         mma,
         make_tile_scheduler(d.shape, config),
         epilogue,
-        make_epilogue_op(None, 1, 0, traits),
+        make_epilogue_op(traits),
         GemmParts(
             consume=partial(consume_promoted, width=width, scales=scales),
             extra_producer=partial(produce_scales, load_scales=load_scales, write_scales=write_scales),

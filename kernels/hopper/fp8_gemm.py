@@ -23,7 +23,7 @@ def fp8_gemm(
 ):
     """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM."""
     mma = select_wgmma(a.dtype, b.dtype, config.BN, swap_ab=config.swap_ab)
-    warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
+    warp_specialized_gemm(mma, a, b, d, config, traits, c=c, alpha=alpha, beta=beta)
 
 
 @tc.kernel

@@ -37,13 +37,10 @@ def grouped_gemm_kernel(
         select_wgmma(a.dtype, b.dtype, config.BN),
         a,
         b,
-        None,
         d,
-        1,
-        0,
         config,
         traits,
-        GemmParts(scheduler_of=scheduler_of, store=store_group_rows, registers=()),
+        GemmParts(scheduler_of=scheduler_of, store=store_group_rows, registers=config.registers),
     )
 
 

@@ -41,13 +41,15 @@ def k_grouped_gemm_kernel(
         select_wgmma(a.dtype, b.dtype, config.BN),
         a,
         b,
-        None,
         d,
-        1,
-        0,
         config,
         traits,
-        GemmParts(scheduler_of=scheduler_of, produce=produce_groups, consume=consume_groups, registers=()),
+        GemmParts(
+            scheduler_of=scheduler_of,
+            produce=produce_groups,
+            consume=consume_groups,
+            registers=config.registers,
+        ),
     )
 
 

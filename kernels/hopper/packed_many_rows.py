@@ -63,10 +63,7 @@ def packed_many_rows_gemm(
         select_wgmma(x.dtype, x.dtype, config.BN, source="registers"),
         x,
         words,
-        c,
         d,
-        alpha,
-        beta,
         config,
         traits,
         GemmParts(
@@ -74,8 +71,11 @@ def packed_many_rows_gemm(
             produce=partial(produce, load_stage=load_packed_stage),
             consume=partial(consume_packed, scales=scales),
             buffers=2 if packed_stages(config, format, buffers=2) >= config.stages else 1,
-            registers=REGISTERS if config.consumers == 2 else (),
+            registers=config.shares_if(True, REGISTERS),
         ),
+        c=c,
+        alpha=alpha,
+        beta=beta,
     )
 
 

@@ -31,16 +31,16 @@ def promoted_gemm(a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperT
         select_wgmma(a.dtype, b.dtype, config.BN, swap_ab=config.swap_ab),
         a,
         b,
-        c,
         d,
-        alpha,
-        beta,
         config,
         traits,
         GemmParts(
             consume=partial(consume_promoted, width=width, **consumer_options),
             registers=promotion_registers(config, width),
         ),
+        c=c,
+        alpha=alpha,
+        beta=beta,
     )
 
 

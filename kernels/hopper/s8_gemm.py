@@ -23,7 +23,7 @@ def s8_gemm(
 ):
     """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM."""
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
+    warp_specialized_gemm(mma, a, b, d, config, traits, c=c, alpha=alpha, beta=beta)
 
 
 @tc.kernel
@@ -53,4 +53,4 @@ def requantised_s8_gemm(
 
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     traits = replace(traits, epilogue=requantise)
-    warp_specialized_gemm(mma, a, b, None, d, 1, 0, config, traits)
+    warp_specialized_gemm(mma, a, b, d, config, traits)

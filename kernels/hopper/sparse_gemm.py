@@ -41,10 +41,7 @@ def sparse_gemm_kernel(
         sparse_mma(format.dtype, b.dtype, config.BN),
         a,
         b,
-        c,
         d,
-        alpha,
-        beta,
         config,
         traits,
         GemmParts(
@@ -52,8 +49,11 @@ def sparse_gemm_kernel(
             produce=partial(produce, load_stage=load_sparse_stage),
             consume=partial(consume, mma_stage=sparse_mma_stage),
             buffers=2,
-            registers=(),
+            registers=config.registers,
         ),
+        c=c,
+        alpha=alpha,
+        beta=beta,
     )
 
 

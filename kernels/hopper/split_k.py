@@ -35,7 +35,7 @@ def store_shares(acc, consumer, epilogue, tile, row, epilogue_op, config, partia
     if part < config.BN // width:
         elements = sum_partials(part, consumer, partials, config)
         n = tile.n + part * width
-        store_elements(acc, elements, consumer, epilogue, batch, m, n, epilogue_op)
+        store_elements(acc.coordinates, elements, consumer, epilogue, batch, m, n, epilogue_op)
 
 
 def write_partials(elements, consumer, epilogue, partials, config):
@@ -43,7 +43,7 @@ def write_partials(elements, consumer, epilogue, partials, config):
 
     The partials may overwrite stages of the pipeline. This is the CTA's only tile, so no load
     follows. All loads into the stages have arrived, since the consumers have waited for each.
-    Behind the barrier, the wgmma of all consumers are complete, and so are the reads of fragments
+    After the barrier, the wgmma of all consumers are complete, and so are the reads of fragments
     by all warps.
     """
     thread = tc.threadIdx.x % WARPGROUP

@@ -45,8 +45,12 @@ def swiglu_kernel(
         mma,
         make_tile_scheduler(d.shape, halved),
         epilogue,
-        make_epilogue_op(None, 1, 0, traits),
-        GemmParts(produce=partial(produce, load_stage=load_gated_stage), store=store_gated_rows),
+        make_epilogue_op(traits),
+        GemmParts(
+            produce=partial(produce, load_stage=load_gated_stage),
+            store=store_gated_rows,
+            registers=config.registers,
+        ),
     )
 
 
@@ -98,7 +102,7 @@ def store_gated_rows(acc, consumer, epilogue, tile, row, epilogue_op, config):
     def gated_op(pairs, coords):
         return epilogue_op([silu(x) * y for x, y in pairs], coords)
 
-    store_elements(acc, pairs, consumer, epilogue, (), tile.m + row, tile.n, gated_op)
+    store_elements(acc.coordinates, pairs, consumer, epilogue, (), tile.m + row, tile.n, gated_op)
 
 
 def silu(x):

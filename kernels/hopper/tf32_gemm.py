@@ -24,4 +24,4 @@ def tf32_gemm(
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     k_major = traits.a_k_major and traits.b_k_major
     gemm = warp_specialized_gemm if k_major else transposed_gemm
-    gemm(mma, a, b, c, d, alpha, beta, config, traits)
+    gemm(mma, a, b, d, config, traits, c=c, alpha=alpha, beta=beta)

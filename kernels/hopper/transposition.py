@@ -77,7 +77,7 @@ class TransposingPipeline(Pipeline):
         barriers[state.stage].wait(state.phase)
 
 
-def transposed_gemm(mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits):
+def transposed_gemm(mma, a, b, d, config: HopperConfig, traits: HopperTraits, c, alpha, beta):
     """D = epilogue(alpha A B + beta C) in tf32, where A or B is not K-major."""
     in_fragments = traits.in_fragments(config, a.dtype.itemsize)
     transposes = traits.transposes(config, a.dtype.itemsize)
@@ -92,10 +92,7 @@ def transposed_gemm(mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: 
         mma,
         a,
         b,
-        c,
         d,
-        alpha,
-        beta,
         config,
         traits,
         GemmParts(
@@ -105,6 +102,9 @@ def transposed_gemm(mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: 
             extra_producer=transpose_stages if transposes else None,
             extra_warps=TRANSPOSERS,
         ),
+        c=c,
+        alpha=alpha,
+        beta=beta,
     )
 
 

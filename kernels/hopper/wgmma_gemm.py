@@ -53,7 +53,7 @@ def half_gemm(
     Grid: at most one CTA per SM; with split-K a cluster for each tile.
     """
     mma = select_wgmma(a.dtype, b.dtype, config.BN, traits.acc_dtype)
-    warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
+    warp_specialized_gemm(mma, a, b, d, config, traits, c=c, alpha=alpha, beta=beta)
 
 
 def select_wgmma(a, b, columns: int, acc=None, source=None, swap_ab: bool = False):
@@ -247,8 +247,8 @@ class GemmParts:
     buffers : int
         Staging buffers of a consumer. 0: two, or one if two cost a stage.
     registers : tuple of int, optional
-        Per thread of producer and consumer; (): those of the configuration. None: those of the
-        configuration, the traits and the types.
+        Per thread of producer and consumer; () for equal shares. None: `HopperConfig.registers_for`
+        for the traits and the types.
     """
 
     pipeline_of: Callable[..., Any] = gemm_pipeline
@@ -294,8 +294,7 @@ def run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, parts: GemmP
         parts.consume(pipeline, mma, consumer, scheduler, store_tile)
         tc.tma_store_wait(0, read=True)  # shared memory must outlive the TMA stores that read it
 
-    registers = parts.registers or config.registers or None
-    tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
+    tc.warp_specialize((1, producer), (config.consumers, consumers), registers=parts.registers or None)
     # No CTA may exit while a peer still multicasts into its tiles or arrives on its barriers.
     tc.cluster_sync()
 
@@ -307,7 +306,16 @@ def launch(config: HopperConfig):
 
 
 def warp_specialized_gemm(
-    mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, parts: GemmParts = GemmParts()
+    mma,
+    a,
+    b,
+    d,
+    config: HopperConfig,
+    traits: HopperTraits,
+    parts: GemmParts = GemmParts(),
+    c=None,
+    alpha=1,
+    beta=0,
 ):
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     launch(config)
@@ -318,5 +326,5 @@ def warp_specialized_gemm(
     if parts.registers is None:
         registers = config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize)
         parts = replace(parts, registers=registers)
-    epilogue_op = make_epilogue_op(c, alpha, beta, traits)
+    epilogue_op = make_epilogue_op(traits, c, alpha, beta)
     run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, parts)

@@ -1,7 +1,7 @@
 """A counter is reset while a CTA still polls it.
 
 FlashInfer's top-k for long rows has a barrier of its own for a group of CTAs. Each adds to a counter in
-global memory and polls until all have come. Behind the last barrier the leading CTA sets the counter back to
+global memory and polls until all have come. After the last barrier the leading CTA sets the counter back to
 0 for the next launch. A peer that has not looked yet polls a counter that starts again from 0, for ever. GPUs
 spun at 96 % without a token, on one of them within 3400 calls. The fix lets the last CTA that leaves reset
 the counter.
