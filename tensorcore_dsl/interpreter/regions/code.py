@@ -146,6 +146,6 @@ class RegionCode:
     @without_collections()
     def _module(self, name: str) -> str:
         module = emit.Module()
-        for number, region in enumerate(self.regions):
-            module.add(f"{name}.{number}", region, self.constants, self.fixed)
+        for number, frame_layout in enumerate(self.layouts):
+            module.add(f"{name}.{number}", frame_layout)
         return str(module)

@@ -27,9 +27,10 @@ from tensorcore_dsl.interpreter.regions.layout import (
     POSITION,
     WARPS,
     WRONG,
+    FrameLayout,
 )
 from tensorcore_dsl.interpreter.regions.micro_ops import VECTOR, WHOLE, Pair, RegionEmitter, kinds
-from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, Region, RegionBlock, Slot
+from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, RegionBlock, Slot
 from tensorcore_dsl.isa.lanes import operation
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES
 
@@ -65,8 +66,9 @@ class Module:
             function.attributes.add("alwaysinline" if short else "noinline")
         return name_of_function
 
-    def add(self, name: str, region: Region, constants: dict[int, int], fixed: frozenset[int]) -> None:
-        self._functions.append(_Function(self.operation, name, region, constants, fixed).text())
+    def add(self, name: str, layout: FrameLayout) -> None:
+        """Add the function of a region."""
+        self._functions.append(_Function(self.operation, name, layout).text())
 
     def __str__(self) -> str:
         intrinsics = "declare i32 @llvm.ctpop.i32(i32)\ndeclare i32 @llvm.cttz.i32(i32, i1)\n"

@@ -87,6 +87,12 @@ class FrameLayout:
 
     Attributes
     ----------
+    region : Region
+        The region.
+    constants : dict
+        Constants, by vreg.
+    parameters : set
+        Vregs of parameters that nothing writes.
     words : dict
         Number of the word of a slot, of (REFERENCE, function, number), ("copy", position, number),
         (SPECIAL_REGISTER, register, number), or (PRODUCTS, position, number).
@@ -107,7 +113,8 @@ class FrameLayout:
         By position of a guarded access, its counter.
     """
 
-    def __init__(self, region: Region, constants: dict[int, int], fixed: frozenset[int]) -> None:
+    def __init__(self, region: Region, constants: dict[int, int], parameters: frozenset[int]) -> None:
+        self.region, self.constants, self.parameters = region, constants, parameters
         self.words: dict[Any, int] = {}
         self.written: set[Slot] = set()
         guarded: list[int] = []
@@ -135,8 +142,8 @@ class FrameLayout:
             if block.jump is not None and block.jump[1] is not None:
                 self._add((block.jump[1], 0, 1))
         numbers = [(w, n) for w, n in self.words.items() if isinstance(w[0], int)]
-        self.fixed = [(w, n) for w, n in numbers if w[0] in fixed]
-        slots = [(w, n) for w, n in numbers if w[0] not in fixed]
+        self.fixed = [(w, n) for w, n in numbers if w[0] in parameters]
+        slots = [(w, n) for w, n in numbers if w[0] not in parameters]
         self.inputs = [(w[1], n) for w, n in self.words.items() if w[0] == SPECIAL_REGISTER and w[2] == 0]
         self.products = [(w[1], n) for w, n in self.words.items() if w[0] == PRODUCTS and w[2] == 0]
         self.references = [(w, n) for w, n in self.words.items() if w[0] == REFERENCE]

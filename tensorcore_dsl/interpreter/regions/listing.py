@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tensorcore_dsl.interpreter.core.program import Program, Step
 from tensorcore_dsl.interpreter.regions import emit
+from tensorcore_dsl.interpreter.regions.layout import FrameLayout
 from tensorcore_dsl.interpreter.regions.plan import (
     ALL_REGIONS,
     NO_SLOT,
@@ -39,7 +40,7 @@ def llvm_of_regions(program: Program) -> str:
     """Return the LLVM text of the functions of all regions, before it is optimised."""
     module = emit.Module()
     for region in regions_of(program, program.flow, program.cuts, ALL_REGIONS):
-        module.add(f"region_{region.start}", region, program.numbers, program.fixed)
+        module.add(f"region_{region.start}", FrameLayout(region, program.numbers, program.fixed))
     return str(module)
 
 

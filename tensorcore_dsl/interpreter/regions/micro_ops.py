@@ -23,7 +23,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     operands,
     results,
 )
-from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, SPECIAL_REGISTER, MicroOp, Region, Slot
+from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, SPECIAL_REGISTER, MicroOp, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import COPY, operation
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES, NAN, WORDS, Operation
@@ -46,22 +46,14 @@ Value = dict[str, Pair]  # the kinds in which a register is at hand
 class RegionEmitter:
     """The code of micro-operations, for one warp: registers are values with names, loaded when first read."""
 
-    def __init__(
-        self,
-        operation: Callable[[str, int], str],
-        name: str,
-        region: Region,
-        constants: dict[int, int],
-        fixed: frozenset[int],
-    ) -> None:
-        self.operation = operation
-        self.name, self.region, self.constants, self.fixed = name, region, constants, fixed
-        self.layout = FrameLayout(region, constants, fixed)
+    def __init__(self, operation: Callable[[str, int], str], name: str, layout: FrameLayout) -> None:
+        self.operation, self.name, self.layout = operation, name, layout
+        self.region, self.constants, self.fixed = layout.region, layout.constants, layout.parameters
         self.lines: list[str] = []
         self.count = 0
-        self.pieces = not region.is_single_path
-        self.numbers = {block.start: i for i, block in enumerate(region.blocks)}
-        inner = (block.start for block in region.blocks)
+        self.pieces = not self.region.is_single_path
+        self.numbers = {block.start: i for i, block in enumerate(self.region.blocks)}
+        inner = (block.start for block in self.region.blocks)
         self.stops = {at: i for i, at in enumerate(dict.fromkeys((*self.layout.stops, *inner)))}
         self.env: dict[Key, Value] = {}
         self.fresh: set[Key] = set()  # written in the block
