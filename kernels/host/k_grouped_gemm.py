@@ -5,19 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.host import check_stream
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import TRAITS, k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import on_stream
 from tensorcore_dsl.kernels.host.grouped_gemm import with_check
-from tensorcore_dsl.kernels.host.launch import (
-    NO_ARGS,
-    EpilogueArgs,
-    PreparedCall,
-    call_product,
-    launch_nothing,
-)
+from tensorcore_dsl.kernels.host.launch import PreparedCall, cached_call, launch_nothing
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
 from tensorcore_dsl.kernels.problem import padding
@@ -76,20 +71,17 @@ def k_grouped_gemm(
     >>> d.shape, d[:, 0, 0].tolist()
     ((3, 64, 16), [8.0, 0.0, 32.0])
     """
-    return call_product(_prepare_k_grouped, (a, b, offsets), out, NO_ARGS, None, bits, stream, config)
+    prepare = lambda: _prepare_k_grouped(a, b, offsets, out, bits, stream, config)
+    results, options = () if out is None else (out,), ("k_grouped", bits, stream, config)
+    return cached_call(results, (a, b, offsets), options, prepare).run(out, a, b, offsets)
 
 
 def _prepare_k_grouped(
-    a: Any,
-    b: Any,
-    offsets: Any,
-    out: Any,
-    extra: EpilogueArgs,
-    epilogue: None,
-    stream: Any,
-    config: HopperConfig | None,
+    a: Any, b: Any, offsets: Any, out: Any, bits: str, stream: Any, config: HopperConfig | None
 ) -> PreparedCall:
     """Check the operands, but not the values of the offsets; choose and bind the kernel."""
+    check_stream(stream)
+    operands.check_bits(bits)
     read = described(a=a, b=b, offsets=offsets)
     in_a, in_b, in_offsets = read.values()
     dtype = operands.check_half_precision(a=in_a, b=in_b)
