@@ -168,7 +168,7 @@ def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
 
 
 def warn_of_misplaced(options: argparse.Namespace) -> None:
-    """Say that options behind a script go to the script."""
+    """Say that options after a script go to the script."""
     for name in [argument.partition("=")[0] for argument in options.arguments]:
         if name in options.of_command:
             text = f"{name} goes to the script; options of {options.command} stand before it"

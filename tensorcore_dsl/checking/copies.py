@@ -74,7 +74,7 @@ def _items(x: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:
-    """The addresses of the first byte and behind the last one, to the start of a line before."""
+    """The addresses of the first byte and past the last one, to the start of a line before."""
     low, high = np.lib.array_utils.byte_bounds(array)
     owner = array
     while isinstance(owner.base, np.ndarray):

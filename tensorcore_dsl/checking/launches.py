@@ -32,7 +32,7 @@ from tensorcore_dsl.runtime.host_arrays import on_host
 
 @dataclass
 class _Group:
-    """Launches that may overlap, one behind the other in a stream.
+    """Launches that may overlap, one after the other in a stream.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class _Group:
     before : list
         Copies from before it.
     after : list
-        Copies from behind the last launch.
+        Copies made after the last launch.
     """
 
     launches: list[PreparedLaunch] = field(default_factory=list)

@@ -22,7 +22,7 @@ _LIVE = re.compile(r".*// \|\s*(\d*)\s*\|")
 
 
 class SassLine(NamedTuple):
-    """A label or an instruction. live: general registers that hold a value behind it."""
+    """A label or an instruction. live: general registers that hold a value after it."""
 
     text: str
     source: SourceLine | None

@@ -6,7 +6,7 @@ other constants (predicates, 16-bit and packed floats, bases of addresses) are m
 once, at the kernel's entry.
 
 Rows may use these names in their text: `shared_memory` (the kernel's own shared memory, extern
-beyond 48 KiB), `dynamic_shared_memory` (the launch's dynamic shared memory behind it), `string<n>`
+beyond 48 KiB), `dynamic_shared_memory` (the launch's dynamic shared memory after it), `string<n>`
 (the kernel's n-th string, a zero-terminated array in global memory) and the function `vprintf`.
 Where `shared_memory` is extern, `dynamic_shared_memory` is printed as `shared_memory` plus
 `extern_shared(kernel)` bytes.

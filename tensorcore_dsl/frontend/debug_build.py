@@ -81,7 +81,7 @@ def _keeps(values: Any, kept: dict[Value, Value]) -> list[Any]:
 
 
 def _insert(block: Block, kept: dict[Value, Value]) -> None:
-    """Insert a Keep behind every write."""
+    """Insert a Keep after every write."""
     nodes: list[Any] = []
     for node in block.nodes:
         for child in children(node):

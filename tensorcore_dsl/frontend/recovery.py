@@ -100,7 +100,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _command_texts() -> Iterator[str]:
-    """Texts that `python -c` may run: arguments of the command line, also behind the option's letter."""
+    """Texts that `python -c` may run: arguments of the command line, also after the option's letter."""
     for argument in sys.orig_argv[1:] if sys.argv[:1] == ["-c"] else ():
         for text in (argument, re.sub(r"^-\w*?c", "", argument)):
             yield text
@@ -145,7 +145,7 @@ def _statements(code: types.CodeType, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _from(lines: Sequence[str], start: int, at: int) -> Iterator[str]:
-    """Statements that start at one line and end behind another, with a line repeated, or none."""
+    """Statements that start at one line and end past another, with a line repeated, or none."""
     outside = (n for n in range(at + 1, len(lines)) if lines[n][:1].strip())
     ends = itertools.islice(itertools.chain(outside, [len(lines)]), MAX_ENDS)
     for end in ends:

@@ -366,7 +366,7 @@ class ProcessPool:
 
         Each of the `count` processes has a job, and takes the next one when it is done.
 
-        Of the chunks that fail, the first one's error is raised; those behind it are ended. stop:
+        Of the chunks that fail, the first one's error is raised; those after it are ended. stop:
         asks a chunk to end. advance: is told of each number of CTAs that have ended.
         """
         try:

@@ -52,7 +52,7 @@ def part_type(part: Part) -> DType:
 def _written_once(kernel: Kernel) -> set[Value]:
     """Values with a single unguarded write, other than loop indices.
 
-    Values that share registers with a result are excluded: a use moved behind it would need a copy.
+    Values that share registers with a result are excluded: a use moved after it would need a copy.
     """
     counts = Counter(p.value for p in kernel.params)
     for node in walk(kernel.body):

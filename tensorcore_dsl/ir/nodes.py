@@ -184,7 +184,7 @@ class Goto:
 class Keep:
     """Copy `source` to `target`, registers that only the debugger reads.
 
-    Only debug builds have it, behind every write of a variable; it is no copy of the kernel's own.
+    Only debug builds have it, after every write of a variable; it is no copy of the kernel's own.
     """
 
     target: Value
@@ -200,7 +200,7 @@ class Mark:
     ----------
     kind : str
         "line", before a statement; "assigned", after one that assigns `names`; "stop", at a `breakpoint()`;
-        "end", behind the last statement of the kernel.
+        "end", after the last statement of the kernel.
     scopes : tuple
         The variables of the functions under evaluation, the innermost first.
     """
@@ -299,7 +299,7 @@ class Kernel:
     shared_bytes : int
         Static shared memory.
     dynamic : int
-        0, or the alignment of the dynamic shared memory that the launch adds behind it.
+        0, or the alignment of the dynamic shared memory that the launch adds after it.
     threads : int or None
         The block size if fixed (`.reqntid`), else None.
     cluster : tuple or None

@@ -168,7 +168,7 @@ def is_init_fence(instr: Instruction) -> bool:
 
 
 def is_memory_barrier(instr: Instruction) -> bool:
-    """True for barriers behind which threads know each other's accesses to memory.
+    """True for barriers after which threads know each other's accesses to memory.
 
     Of the instructions of a warp, only `bar.warp.sync` is one. The others hand on values alone.
     """

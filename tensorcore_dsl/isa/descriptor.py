@@ -330,7 +330,7 @@ def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:
     """Swizzle addresses: XOR bits 4 to 6 (fewer for narrower widths) with bits 7 and up.
 
     The pattern repeats every 8 * width bytes. With a base offset of 0 it starts at a multiple of
-    that size; otherwise `base` 128-byte units behind a multiple of 1024 bytes.
+    that size; otherwise `base` 128-byte units after a multiple of 1024 bytes.
     """
     mask = width - 16 if width else 0
     return np.asarray(address ^ (((address >> 7) - base << 4) & mask))

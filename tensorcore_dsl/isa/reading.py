@@ -167,7 +167,7 @@ class Rewrite(Enum):
     BREAKPOINT = auto()
 
 
-_WAIT_OPERANDS = 3  # a predicate, an address, a phase; behind them how long to suspend the thread
+_WAIT_OPERANDS = 3  # a predicate, an address, a phase; after them how long to suspend the thread
 _BY_OPCODE = {"isspacep": Rewrite.ISSPACEP, "set": Rewrite.SET_TO_NUMBER, "brkpt": Rewrite.BREAKPOINT}
 _AT_GENERIC_ADDRESSES = {
     **dict.fromkeys(_ACCESSES, Rewrite.ACCESS),

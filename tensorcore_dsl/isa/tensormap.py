@@ -29,7 +29,7 @@ PARTS = (0, 64)  # a map is aligned to 64 bytes, and so are its halves, of 8 wor
 
 
 def replace(ctx: Context, instr: Instruction, p: Any, *operands: Any) -> None:
-    """tensormap.replace: `operands` ends with the new value, behind the number of the axis if there is one."""
+    """tensormap.replace: `operands` ends with the new value, after the number of the axis if there is one."""
     memory: Any = ctx.globals if instr.space == "global" else ctx.shared
     halves = [memory.load(ctx, p + p.dtype.type(at), 8, 8) for at in PARTS]
     maps = np.ascontiguousarray(np.concatenate(halves).T).view(OBJECT)[:, 0]

@@ -156,7 +156,7 @@ class Definition(Named):
         """Split arguments: return the run-time ones in order, and the Const values by name.
 
         Arguments bind as in Python. Arguments that cannot are bound as if each Const parameter
-        stood behind `*`. The caller knows the Const parameters `without`.
+        stood after `*`. The caller knows the Const parameters `without`.
         """
         if self.collected is None:
             raise ArgumentError(

@@ -58,8 +58,8 @@ def cp_async(
 
     Notes
     -----
-    `cp.async`, section 9.7.9.25.3.1 of the PTX manual. The copy is complete behind
-    `cp_async_commit` and `cp_async_wait` of the thread that issued it; other threads see it behind
+    `cp.async`, section 9.7.9.25.3.1 of the PTX manual. The copy is complete after
+    `cp_async_commit` and `cp_async_wait` of the thread that issued it; other threads see it after
     a barrier after that.
 
     Examples

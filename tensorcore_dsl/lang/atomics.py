@@ -29,7 +29,7 @@ def atomic(
     Parameters
     ----------
     operation : {"add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas"}
-        "exch" stores the value. "inc" and "dec" (u32) count up and wrap to 0 behind the value, or
+        "exch" stores the value. "inc" and "dec" (u32) count up and wrap to 0 after the value, or
         down and wrap to the value. "cas" stores its second value if the element equals the first.
     pointer : Pointer
         `array.at(...)` or `tile.at(...)`.

@@ -14,7 +14,7 @@ from tensorcore_dsl.values.operands import describe
 def barrier(id: SupportsIndex = 0, threads: SupportsIndex | None = None) -> None:
     """Wait for all threads of the CTA, or for `threads` of them, at barrier `id`.
 
-    Writes to shared memory before it are visible behind it to the threads that waited.
+    Writes to shared memory before it are visible after it to the threads that waited.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def barrier_arrive(id: SupportsIndex, threads: SupportsIndex) -> None:
 def syncwarp(mask: SupportsIndex = ALL_LANES) -> None:
     """Wait for the lanes of `mask` in this warp.
 
-    What they wrote to memory before it is visible to them behind it.
+    What they wrote to memory before it is visible to them after it.
 
     Parameters
     ----------

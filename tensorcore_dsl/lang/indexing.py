@@ -125,7 +125,7 @@ def normal_index(index: Any, owner: Any) -> tuple[Any, ...]:
 def slice_bounds(part: slice, extent: Any) -> tuple[Any, Any, int]:
     """(start, length, step) of a slice; the bounds are not checked against the extent.
 
-    A slice that starts in the array does not end before its start. One that starts behind the array
+    A slice that starts in the array does not end before its start. One that starts past the array
     may, as at a ragged edge, where nobody accesses it.
     """
     step = 1 if part.step is None else part.step

@@ -83,8 +83,8 @@ def griddep_wait() -> None:
 
     Only of use in a launch with `pdl=True` (programmatic dependent launch), which may start before
     the kernel in front of it has ended. It waits for earlier kernels as far as the kernel in front
-    has waited for them. Each thread waits for itself; the others must meet it at a barrier behind
-    the wait. Emulation reports accesses that must stand behind it, as `tc.Race`.
+    has waited for them. Each thread waits for itself; the others must meet it at a barrier after
+    the wait. Emulation reports accesses that must stand after it, as `tc.Race`.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def griddep_launch_dependents() -> None:
     """Let the next kernel of the stream start, if it is launched with `pdl=True`.
 
     It starts when every CTA has called this or ended; what this kernel writes is visible to it only
-    behind `griddep_wait`.
+    after `griddep_wait`.
 
     Raises
     ------

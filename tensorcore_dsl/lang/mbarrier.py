@@ -114,7 +114,7 @@ class Mbarrier(Bounded):
         Parameters
         ----------
         count : integer, optional
-            None: once. The phases behind this one expect at least one arrival still.
+            None: once. The phases after this one expect at least one arrival still.
         pred : predicate, optional
             Arrive only where it holds.
 

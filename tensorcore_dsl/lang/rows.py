@@ -236,7 +236,7 @@ def reduce_rows(
         Of two scalars, in the kernel language; it should be commutative and associative.
     across_lanes : bool
         False: each lane keeps the result of its own elements, and no shuffles are issued. A loop
-        over many tiles combines the lanes once, behind the loop: `reduce_rows(values, function)`
+        over many tiles combines the lanes once, after the loop: `reduce_rows(values, function)`
         of such row values.
 
     Returns

@@ -66,7 +66,7 @@ def wgmma_async(
     Returns
     -------
     fragment
-        The accumulators, complete behind `wgmma_wait`.
+        The accumulators, complete after `wgmma_wait`.
 
     Raises
     ------

@@ -125,7 +125,7 @@ def field(builder: ir.IRBuilder, owner: CObject, name: str) -> Array | CObject:
 
 
 def item(builder: ir.IRBuilder, owner: CObject, index: Any) -> Array | CObject:
-    """Return an item of an array, or behind a pointer; a number is an array without axes."""
+    """Return an item of an array, or after a pointer; a number is an array without axes."""
     ctype, start = owner.type.ctype, owner.address
     if issubclass(ctype, ctypes._Pointer):
         start = builder.load(builder.bitcast(start, POINTER.as_pointer()), align=1)

@@ -176,7 +176,7 @@ class Blocks(Emitter):
             arrays.prefetch(self.builder, self.word_at(base, bit_offset))
 
     def prefetch_later(self, memory: Memory, number: Value, last: Value) -> None:
-        """Prefetch the set PREFETCH_DISTANCE behind `number`, at most set `last`."""
+        """Prefetch the set PREFETCH_DISTANCE after `number`, at most set `last`."""
         later = self.builder.add(number, self.count(PREFETCH_DISTANCE))
         later = self.builder.select(self.builder.icmp_signed("<", later, last), later, last)
         bit_offsets = self.at(memory.bit_offsets, later, 4 * LANES * BAND)

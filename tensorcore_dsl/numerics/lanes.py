@@ -37,7 +37,7 @@ class Operation(NamedTuple):
     emit : function
         The code.
     literals : int
-        Numbers behind the operands that are equal in all lanes.
+        Numbers after the operands that are equal in all lanes.
     whole : bool
         Vectors have the 32 lanes of a warp.
     kinds : str

@@ -39,7 +39,7 @@ class Devices:
         self.queue = Queued(next(_streams), False, devices=count)
 
     def barrier(self) -> None:
-        """Order later launches of all ranks behind all launches so far, as `torch.distributed.barrier` does.
+        """Order later launches of all ranks after all launches so far, as `torch.distributed.barrier` does.
 
         Without it, a rank starts its next launch while other ranks may still run the one before.
         """

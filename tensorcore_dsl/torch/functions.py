@@ -183,7 +183,7 @@ def scaled_dot_product_attention(
         raise tc.ArgumentError(f"{heads} heads share {key_heads} heads of key: pass enable_gqa=True")
     if not is_causal:
         return attention(query, key, value, scale=scale)  # type: ignore[return-value]
-    queries = query.shape[2]  # keys behind them are not seen, and `attention` aligns the ends
+    queries = query.shape[2]  # keys after them are not seen, and `attention` aligns the ends
     key, value = key[:, :, :queries], value[:, :, :queries]
     window = None, queries - key.shape[2]
     return attention(query, key, value, window=window, scale=scale)  # type: ignore[return-value]

@@ -28,7 +28,7 @@ class LoopAnalysis(EagerDict):
     head : int
         The position that it jumps back to.
     end : int
-        The one behind it.
+        The one after it.
     outer : LoopAnalysis or None
         The loop around it.
     """

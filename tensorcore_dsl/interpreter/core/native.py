@@ -82,7 +82,7 @@ call: Any = _call
 
 @primitive
 def address_of(builder: Any, pointer: Any, index: Any) -> Number:
-    """The real address of an item of an array of ctypes, or behind a pointer."""
+    """The real address of an item of an array of ctypes, or after a pointer."""
     return Number(COUNT, builder.ptrtoint(arrays.item(builder, pointer, index).address, WORD))
 
 

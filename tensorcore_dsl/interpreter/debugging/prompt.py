@@ -38,7 +38,7 @@ _scripts: ContextVar[Iterator[str] | None] = ContextVar("script", default=None)
 
 @public
 def script(*commands: str) -> AbstractContextManager[None]:
-    """Give these commands to the debugger, which prints them behind its prompt.
+    """Give these commands to the debugger, which prints them after its prompt.
 
     When they have ended, the next prompt quits (`DebuggerQuit`).
 

@@ -537,7 +537,7 @@ class _Compiler:
         if node.name in self.backward:
             end = self.backward[node.name]
             body = nodes.Block(self.program.kernel.body.nodes[self._index(node) + 1 : end])
-            # A label has no source line; the statement behind it has one.
+            # A label has no source line; the statement after it has one.
             loc = next((n.loc for n in body if not isinstance(n, nodes.Label)), node.loc)
             self._enter(nodes.While(body, nodes.Const(True, dtypes.pred), nodes.Block([]), loc))
 

@@ -288,7 +288,7 @@ def gather(vreg: int, rows: list[tuple[int, int | None]], kind: Any, group: bool
 def entered(index: int, stop: int, step: int, kind: Any, to_end: bool) -> Run:
     """Check a counted loop where it is entered and `index` holds its start: the step is not zero.
 
-    to_end: nothing leaves the loop before its end, so the index behind the last iteration, with
+    to_end: nothing leaves the loop before its end, so the index past the last iteration, with
     which the loop ends, must fit its type.
     """
     limits, vregs = np.iinfo(kind), (index, stop, step)

@@ -179,7 +179,7 @@ class TensorBox(EagerDict):
     def rows_inside(self, starts: np.ndarray) -> np.ndarray:
         """Compute the real addresses of the rows of boxes at coordinates `starts`: (boxes, rows, 2).
 
-        They are the first byte of a row, and the byte behind its last one. Rows outside of the array are
+        They are the first byte of a row, and the byte past its last one. Rows outside of the array are
         empty.
         """
         ends = np.minimum(starts + self.plan[BOX], self.plan[EXTENT])
@@ -400,7 +400,7 @@ def store_box(
     """Copy the part of a box inside the array from `source` in a CTA; without `copies` only check.
 
     start: (RANK,) coordinates. Whole units of 16 bytes are written, as on an H200: where a row of
-    the array ends within one, the rest of it, too, but for the last row, behind which the array ends.
+    the array ends within one, the rest of it, too, but for the last row, after which the array ends.
     """
     plan, element, mask, pitch = box.plan, box.element, box.mask, box.pitch
     data, states, stamps = shared.data[cta], shared.states[cta], shared.stamps[cta]

@@ -82,7 +82,7 @@ class FrameLayout:
     """Meaning of the words of a region's frame from FIRST on, and of its counters.
 
     The counters of a block are the warps that executed it, their lanes, and the most jumps of a warp
-    back to it. Behind all blocks come the lanes that leave at each of `stops`, and the lanes of each guarded
+    back to it. After all blocks come the lanes that leave at each of `stops`, and the lanes of each guarded
     access.
 
     Attributes

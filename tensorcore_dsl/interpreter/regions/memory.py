@@ -269,7 +269,7 @@ def shared_access(  # noqa: PLR0915
     memories, stores = native.named_at(memory, KIND), kind == STORE_SHARED
     if memories.show:
         native.call(memories.show, memory, OWN, stores, addresses, lanes, words, width, count, step, first)
-    shared = native.named_at(memory, KIND).shared  # read behind the call, which would keep it on the stack
+    shared = native.named_at(memory, KIND).shared  # read after the call, which would keep it on the stack
     limit, cta, checked = shared.data.shape[1], first // memories.group, shared.checked
     states_of = shared.states.ctypes.data + cta * limit
     known = shared.pages.ctypes.data + cta * shared.pages.shape[1]

@@ -2,7 +2,7 @@
 
 A *micro-operation* is one elementary operation of a step, or its access to memory. A region is a
 stretch of steps that have micro-operations, and of the jumps between them. It consists of *blocks*:
-code starts at the first step of one, and leaves behind its last step or by a jump. Machine code
+code starts at the first step of one, and leaves after its last step or by a jump. Machine code
 executes a region warp by warp: lanes that disagree at a branch go through its blocks in the order
 of their positions, under masks, and meet where both arrive.
 """

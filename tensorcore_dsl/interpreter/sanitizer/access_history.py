@@ -7,7 +7,7 @@ granule has two codes of 32 bits: its last writes, and its reads since then. A c
     serial << 6 | lane      one lane of a warp
     serial << 6 | ALL       all 32 lanes of a warp
     serial << 6 | ASYNC     an asynchronous operation; its column of `vector_clocks` is the item of
-                            `who` behind its own
+                            `who` after its own
     node << 6 | CHAIN       several accesses, none of which is ordered before another one
     serial << 6 | MANY      weak reads or strong writes by several clusters, in a kernel whose
                             clusters cannot wait for each other
@@ -86,7 +86,7 @@ class Node(Structure):
     _fields_ = [
         ("serial", c_uint32),
         ("lanes", c_uint32),  # 0: asynchronous
-        ("rest", c_uint32),  # code of the accesses behind it
+        ("rest", c_uint32),  # code of the accesses after it
     ]
 
 
@@ -421,7 +421,7 @@ def added(book: Any, by: Any, code: int, serial: int, lanes: int) -> Any:
     A strong access stands for strong accesses, because the next strong access is not in conflict with it. It
     stands for a weak access only if all threads know of the weak access. An atomic access also stands for the
     last write if that write is strong: it has observed the write, so the write happened before everything
-    behind the atomic access.
+    after the atomic access.
 
     """
     first, kept, observes = code, 0, by.strong & ATOMIC != 0
@@ -582,7 +582,7 @@ def touch(
             new_reads = added(book, by, read, serial, lanes)
         seen_writes, seen_reads = wrote, read
         # Accesses with ASK are checked a second time, and noted if they are in order. The second check must
-        # not meet reads of the same lanes: a read that has seen a write counts as ordered behind it.
+        # not meet reads of the same lanes: a read that has seen a write counts as ordered after it.
         if todo & NOTE and (lanes == 0 or book.conflict_count == found):
             if stores:
                 poke32(at, np.uint32(new_writes))
@@ -610,7 +610,7 @@ class Spans(NamedTuple):
     Attributes
     ----------
     bounds : array
-        (different, spans, 2): the first unit of each span, and the unit behind its last one.
+        (different, spans, 2): the first unit of each span, and the unit after its last one.
     rows : array
         (n,): the row of `bounds` of each operation.
     unit : int
@@ -637,9 +637,9 @@ def touch_spans(
     which: Any,
     first: int,
 ) -> int:
-    """Check and note asynchronous operations from number `first` on; the number behind the last one.
+    """Check and note asynchronous operations from number `first` on; the number after the last one.
 
-    It stops behind a conflict, and where room for conflicts or the nodes run short. strong, local, whole: see
+    It stops after a conflict, and where room for conflicts or the nodes run short. strong, local, whole: see
     `Actor`. todo, vector: see `touch`. areas: pointer to each `Area`. which: (n,), the memory of each.
     """
     at, count = first, operations.serials.size

@@ -110,7 +110,7 @@ class LastWaits:
         self.waits.appendleft((mask, due, pending, self.chunk.at_step))
 
     def too_few(self, owner: int, group: int) -> str:
-        """Which wait of an owner came behind the end of a group and left it in flight, or ""."""
+        """Which wait of an owner came after the end of a group and left it in flight, or ""."""
         for mask, due, pending, step in self.waits:
             if mask[owner]:
                 needed = due[owner] + pending - group - 1

@@ -52,7 +52,7 @@ class EarlierLaunches:
     waited : tuple or None
         A step and a warp that have waited for the launch in front.
     informed : set
-        By cluster, the columns of asynchronous operations that were issued behind a wait.
+        By cluster, the columns of asynchronous operations that were issued after a wait.
     ignorant
         A thread that did not know that the launch in front has ended when it was last asked.
     """
@@ -66,7 +66,7 @@ class EarlierLaunches:
         if not self.over:
             races.book.earlier = 1
             first = np.arange(0, races.chunk.geometry.ctas, races.peers)
-            races.columns_of("waited", first, first)  # the first column behind those of threads
+            races.columns_of("waited", first, first)  # the first column after those of threads
 
     def wait(self) -> None:
         """The active threads wait for the launch in front."""

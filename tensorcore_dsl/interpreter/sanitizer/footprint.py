@@ -38,7 +38,7 @@ class Hit(NamedTuple):
     wrote : bool
         It is a write.
     unfenced : bool
-        The later access, through the async proxy, is ordered behind it, but without a fence of proxies.
+        The later access, through the async proxy, is ordered after it, but without a fence of proxies.
     """
 
     which: int

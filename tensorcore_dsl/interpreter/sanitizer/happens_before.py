@@ -120,7 +120,7 @@ class HappensBefore:
 
     def meet_ctas(self) -> None:
         """All threads of the chunk have passed a barrier of their CTA."""
-        # Nothing behind the barrier can conflict with the loads in the log, but a bulk copy without a
+        # Nothing after the barrier can conflict with the loads in the log, but a bulk copy without a
         # fence of proxies.
         alone = self.peers == 1 and len(self.clocks.rows.known) == 1
         if alone and not self.chunk.exits:

@@ -60,7 +60,7 @@ class LaunchHistory:
     waits
         Has a thread waited for the launch in front?
     triggers
-        Has a thread let the launch behind start?
+        Has a thread let the next launch start?
     known, earlier_known
         By device, the vectors of all clusters that its threads know of at their end, and at their start.
     """

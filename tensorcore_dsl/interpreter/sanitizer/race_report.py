@@ -291,7 +291,7 @@ class RaceFinding:
         return self._advice_of_scope(here, there)
 
     def _advice_after_load(self) -> str:
-        """Advice: how to order an access behind a copy whose bytes an mbarrier counts."""
+        """Advice: how to order an access after a copy whose bytes an mbarrier counts."""
         races, first = self.races, self.thread // WARP * WARP
         text = "first wait for the phase of the mbarrier that counts the copy's bytes"
         if self._owner is not races or self._warp * WARP // races.width != first // races.width:
@@ -303,7 +303,7 @@ class RaceFinding:
         return f"{text}, as lane {ranges(waited)} did, or call tc.syncwarp() behind that wait"
 
     def _advice_after_store(self, here: Loc | None, there: Loc | None) -> str:
-        """Advice: how to order an access behind a bulk store, which a group counts."""
+        """Advice: how to order an access after a bulk store, which a group counts."""
         mine, wait = self.races.names.instruction(self.step), advice.BULK_WAIT_READ
         if self.what != history.READ:
             reads = any(i.mnemonic == names.bulk_wait(True) for i in self.races.names.program.instructions)
@@ -407,7 +407,7 @@ class RaceFinding:
     def _advice_for_ctas(self, abroad: bool, here: Loc | None) -> str:
         """Say where CTAs must meet if not the accessing threads but others have signalled or waited.
 
-        Or which signal comes behind the other access. Else "". abroad: the CTAs are of two ranks.
+        Or which signal comes after the other access. Else "". abroad: the CTAs are of two ranks.
         """
         races, owner, lanes = self.races, self._owner, [i for i in range(WARP) if self.lanes >> i & 1]
         group, width, start = races.names.group, races.width, self._warp * WARP

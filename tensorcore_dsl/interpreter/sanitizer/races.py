@@ -430,7 +430,7 @@ class Races(HappensBefore):
     ) -> Conflict | None:
         """Check, unless that is done, and note accesses of asynchronous operations to global memory.
 
-        bounds: (n, spans, 2), real addresses of the first byte and of the byte behind the last one. vector:
+        bounds: (n, spans, 2), real addresses of the first byte and of the byte past the last one. vector:
         ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
         """
         stretch = self.launch.range_of(int(bounds[..., 1].max(initial=0)) - 1)  # empty spans end at 0

@@ -90,7 +90,7 @@ class Message:
     chain : int
         Number that a message keeps when atomics carry it on and add to it.
     value : int
-        Of a counter, behind the release.
+        Of a counter, after the release.
     """
 
     vectors: dict[int, np.ndarray]
@@ -157,7 +157,7 @@ class Signals:
         return message
 
     def reached(self, key: tuple[int, int], value: int, bits: int) -> Message | None:
-        """The message of a counter when it reached a value: later signals may come behind the wait."""
+        """The message of a counter when it reached a value: later signals may come after the wait."""
         messages = self.counted.get(key, [])
         return next((message for message in messages if _reached(message.value, value, bits)), None)
 

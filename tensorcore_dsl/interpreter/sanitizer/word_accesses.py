@@ -316,7 +316,7 @@ def _line_is_known(book: Any, code: int, row: int, floor: int, first: int, local
 def _touch_row(
     book: Any, kind: int, todo: int, writes: int, reads: int, each: int, serial: int, first: int, local: bool
 ) -> bool:
-    """`_touch_known` for all lanes of a warp, which access `each` granules, one behind the other.
+    """`_touch_known` for all lanes of a warp, which access `each` granules, one after the other.
 
     writes, reads: addresses of their codes, which are 0, or of one access in the same way, or MANY.
     """

@@ -58,7 +58,7 @@ class Launching:
         self.waits = False
 
     def launch_dependents(self, ctas: np.ndarray) -> None:
-        """These CTAs of the grid let the launch behind start."""
+        """These CTAs of the grid let the next launch start."""
         before = len(self.free)
         self.free.update(ctas.tolist())
         if before < len(self.free) == self.ctas:

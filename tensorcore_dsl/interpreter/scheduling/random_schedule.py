@@ -80,7 +80,7 @@ class RandomSchedule:
         chance = self.random.random()
         if chance < 0.25:
             warps, drawn = warps_of(mask), self._draw()
-            # Redrawing all of them helps warps that starve behind a polling one.
+            # Redrawing all of them helps warps that starve after a polling one.
             everybody = chance < 0.03
             self.priority = np.where(warps | everybody, drawn, self.priority)
 

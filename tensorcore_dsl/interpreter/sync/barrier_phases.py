@@ -20,7 +20,7 @@ MAX_PENDING = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 # Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
 # bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
 # seen end; CAME: bytes that have come since. MADE: the step that initialised it. LANDED: the phase
-# behind the last one that counted bytes.
+# after the last one that counted bytes.
 COUNT, PENDING, MISSING, PHASE, SEEN, MADE, CAME, LANDED, COLUMNS = range(9)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
 NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED, DROPPED, ENDED = range(9, 18)

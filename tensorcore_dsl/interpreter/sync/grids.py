@@ -25,7 +25,7 @@ class Overlap(Protocol):
         """Return when the launch in front has ended."""
 
     def launch_dependents(self, ctas: np.ndarray) -> None:
-        """These CTAs of the grid let the launch behind start."""
+        """These CTAs of the grid let the next launch start."""
 
 
 class Grids:

@@ -38,7 +38,7 @@ class Reader(Code):
     """Reads arguments of known kinds and writes their key: all properties but pointers and numbers.
 
     The key of an array is its device, dtype, alignment, extents and strides. `key` is its
-    address, `end` the address behind it. written: see plans.key_function.
+    address, `end` the address past it. written: see plans.key_function.
     """
 
     def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str, written: int = 0) -> None:
@@ -123,7 +123,7 @@ class Reader(Code):
         """Note the span of an array in bytes, if overlaps matter.
 
         shape, strides: addresses of `ndim` words; unit: bytes that a stride counts. The span may
-        be a few bytes too long: the greatest element is added behind the last one.
+        be a few bytes too long: the greatest element is added after the last one.
         """
         if self.spans is None:
             return
@@ -406,5 +406,5 @@ class Launch(Reader):
 
 
 def _argument(i: int, field: Any) -> int:
-    """The offset of a field of argument `i` behind a plan."""
+    """The offset of a field of argument `i` after a plan."""
     return ctypes.sizeof(layout.Plan) + i * ctypes.sizeof(layout.Argument) + int(field.offset)
