@@ -147,7 +147,7 @@ def results(returned: Any) -> list[bytes]:
 def test_layouts_change_no_bits(name, by_kernel, monkeypatch):
     """Those of operands that need no copies, whatever is copied and how."""
     if by_kernel:
-        monkeypatch.setattr(copies, "_are_on_gpu", lambda given: True)
+        monkeypatch.setattr(copies, "_are_on_gpu", lambda arrays: True)
     dtype, kinds, options, function = CALLS[name]
     draw = Draw(7)
     operands = [values(draw, shape, dtype, "wide") for shape, _ in kinds]
@@ -192,10 +192,10 @@ def test_a_result_goes_through_a_copy_beside_c():
 # -- warnings -----------------------------------------------------------------------------------
 
 
-def warned(function: Callable[..., Any], *given: Any, **options: Any) -> list[Any]:
+def warned(function: Callable[..., Any], *operands: Any, **options: Any) -> list[Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        function(*given, **options)
+        function(*operands, **options)
     assert all(w.category is tc.PerformanceWarning for w in caught)
     return caught
 
@@ -288,7 +288,7 @@ def test_a_plan_names_its_copies():
 def test_copies_are_what_was_planned(shape, axis):
     x = np.zeros(shape, np.float16)
     copy, seen = padding.Copy(0, axis, ""), []
-    copies.bind_with_copies(lambda given: seen.append(describe(given[0])), (x,), (copy,), None)
+    copies.bind_with_copies(lambda arrays: seen.append(describe(arrays[0])), (x,), (copy,), None)
     wanted = padding.kernel_argument(describe(x), 0, (copy,))
     assert (seen[0].shape, seen[0].strides) == (wanted.shape, wanted.strides)
     assert seen[0].type.unit == wanted.type.unit
@@ -306,7 +306,7 @@ def test_copies_belong_to_the_stream_of_the_product(monkeypatch):
     monkeypatch.setattr(copies, "_assign", lambda pairs: note("copies"))
     both = padding.Copy(0, padding.ROWS, ""), padding.Copy(1, padding.ROWS, "", is_result=True)
     for stream, handle in ((None, 0), (SimpleNamespace(ptr=77), 77)):
-        launch = copies.bind_with_copies(lambda given: lambda *_: note("product"), (a, d), both, stream)
+        launch = copies.bind_with_copies(lambda arrays: lambda *_: note("product"), (a, d), both, stream)
         launch(a, d)
         assert done == [("copies", handle), ("product", handle), ("copies", handle)]
         done.clear()
@@ -316,7 +316,7 @@ def test_copies_belong_to_the_stream_of_the_product(monkeypatch):
 @pytest.mark.parametrize("K, N", [(1, 3), (3, 1), (1, 1)])
 def test_kernels_copy_single_rows_and_columns(K, N, monkeypatch):
     """Both axes of a single column have stride 1: its rows start at no multiples of 16 bytes."""
-    monkeypatch.setattr(copies, "_are_on_gpu", lambda given: True)
+    monkeypatch.setattr(copies, "_are_on_gpu", lambda arrays: True)
     rng, ends = np.random.default_rng(1), np.array([0, 5, 5, 70, 72], np.int32)
     a, b, y = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((72, K), (4, K, N), (72, N)))
     parts = [slice(*pair) for pair in zip(ends, ends[1:])]

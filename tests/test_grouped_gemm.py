@@ -114,7 +114,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, function: str, name: str) -> list[
     seen: list[Any] = []
     module = import_module(f"tensorcore_dsl.kernels.host.{function}")
     check = getattr(module, name)
-    monkeypatch.setattr(module, name, lambda *given: seen.append(given) or check(*given))
+    monkeypatch.setattr(module, name, lambda *operands: seen.append(operands) or check(*operands))
     return seen
 
 
@@ -123,8 +123,8 @@ def test_operands_alike_are_checked_once(monkeypatch):
     a, out = whole(77, 64), np.empty((77, 24), BF16)
     for order in "CCFF":
         b, offsets = whole(2, 64, 24, order=order), groups_of((7, 70))
-        for given in (None, out):
-            actual = kernels.grouped_gemm(a, b, offsets, out=given)
+        for target in (None, out):
+            actual = kernels.grouped_gemm(a, b, offsets, out=target)
             assert np.array_equal(actual, by_groups(a, b, offsets).astype(BF16))
     assert len(seen) == 4
     out.flags.writeable = False
@@ -138,8 +138,8 @@ def test_gates_alike_are_checked_once(monkeypatch):
     for finish in (None, None, plus_row, plus_row):
         gate, up = ones(40, 64).T, whole(40, 64, most=1).T
         wanted = exact(x, gate) * exact(x, up) + np.arange(78)[:, None] * (finish is not None)
-        for given in (None, out):
-            actual = kernels.swiglu(x, gate, up, out=given, epilogue=finish)
+        for target in (None, out):
+            actual = kernels.swiglu(x, gate, up, out=target, epilogue=finish)
             assert np.array_equal(actual.astype(float), wanted.astype(BF16).astype(float))
     assert len(seen) == 4
     with pytest.raises(tc.ArgumentError, match="x is None"):

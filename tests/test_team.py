@@ -38,7 +38,7 @@ def test_parts_are_in_order_and_miss_nothing(any_work_is_shared):
         mask = np.arange(9) % 2 == 0
         some = four.share_mask(mask, 1, lambda part, number: np.flatnonzero(part).tolist())
         assert some == [[0], [2], [4], [6, 8]]
-        assert four.share_ctas(64, 32, 1, lambda *given: given) == [(0, 32, 0), (32, 64, 1)]
+        assert four.share_ctas(64, 32, 1, lambda *part: part) == [(0, 32, 0), (32, 64, 1)]
 
 
 @pytest.mark.parametrize("granted", [0, 1, 3])
@@ -61,7 +61,7 @@ def test_the_system_may_refuse_threads(granted, monkeypatch, any_work_is_shared)
 
 def test_little_work_is_not_divided():
     with Team(4) as four:
-        assert four.share(100, 10, lambda *given: given) == [(0, 100, 0)]
+        assert four.share(100, 10, lambda *part: part) == [(0, 100, 0)]
 
 
 def test_an_error_of_any_part_is_raised(any_work_is_shared):
@@ -98,7 +98,7 @@ def test_interrupts_leave_nobody_at_work(monkeypatch, any_work_is_shared):
         with pytest.raises(KeyboardInterrupt, match="first"):
             three.share(3, 1, work)
         assert sorted(ended) == [1, 2]
-        assert three.share(3, 1, lambda *given: given[2]) == [0, 1, 2]
+        assert three.share(3, 1, lambda *part: part[2]) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "f64", "s8"])

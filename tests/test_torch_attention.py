@@ -112,7 +112,7 @@ def test_packed_sequences(device: Any) -> None:
         return torch.cat([of_torch(*each, is_causal=True) for each in zip(*parts, strict=True)], 2)
 
     for starts in (at, (at, at.clone())):
-        check(lambda *given: tct.attention(*given, causal=True, cu_seqlens=starts), reference, tensors)
+        check(lambda *inputs: tct.attention(*inputs, causal=True, cu_seqlens=starts), reference, tensors)
 
 
 def test_only_the_gradient_of_v(device: Any) -> None:
@@ -132,8 +132,8 @@ def test_the_function_of_torch(queries: int, keys: int, device: Any) -> None:
         (operands(queries, keys, device=device), {}),
     ):
         check(
-            lambda *given: tct.scaled_dot_product_attention(*given, **options),
-            lambda *given: of_torch(*given, **options),
+            lambda *inputs: tct.scaled_dot_product_attention(*inputs, **options),
+            lambda *inputs: of_torch(*inputs, **options),
             tensors,
         )
 
@@ -162,7 +162,7 @@ def test_opcheck(device: Any) -> None:
 @pytest.mark.parametrize("way", ["compiled", "checkpoint", "func", "autocast"])
 def test_ways_to_gradients(way: str, device: Any) -> None:
     tensors = operands(in_rows=True, device=device)
-    loss = lambda *given: tct.attention(*given, causal=True).float().square().sum()
+    loss = lambda *inputs: tct.attention(*inputs, causal=True).float().square().sum()
     wanted = torch.autograd.grad(loss(*tensors), tensors)
     if way == "func":
         gradients = func.grad(loss, (0, 1, 2))(*tensors)
@@ -183,7 +183,7 @@ def test_dynamic_shapes_share_a_graph(device: Any) -> None:
 
     counter = CompileCounter()
     call = torch.compile(
-        lambda *given: tct.scaled_dot_product_attention(*given, is_causal=True),
+        lambda *inputs: tct.scaled_dot_product_attention(*inputs, is_causal=True),
         backend=counter, fullgraph=True, dynamic=True,
     )  # fmt: skip
     for keys in (20, 24, 28):
@@ -282,15 +282,15 @@ def test_derivatives_that_are_refused() -> None:
 
 
 REFUSED = {
-    "mask": (lambda *given: tct.scaled_dot_product_attention(*given, torch.ones(20, 24)), "attn_mask is given"),
-    "dropout": (lambda *given: tct.scaled_dot_product_attention(*given, dropout_p=0.1), "dropout_p=0.1 is"),
-    "axes": (lambda *given: tct.scaled_dot_product_attention(*(x[0] for x in given)), "4 axes are needed"),
+    "mask": (lambda *inputs: tct.scaled_dot_product_attention(*inputs, torch.ones(20, 24)), "attn_mask is given"),
+    "dropout": (lambda *inputs: tct.scaled_dot_product_attention(*inputs, dropout_p=0.1), "dropout_p=0.1 is"),
+    "axes": (lambda *inputs: tct.scaled_dot_product_attention(*(x[0] for x in inputs)), "4 axes are needed"),
     "heads": (
         lambda q, k, v: tct.scaled_dot_product_attention(q, k[:, :1], v[:, :1]), "pass enable_gqa=True"
     ),
-    "f32": (lambda *given: tct.attention(*(x.float() for x in given)), "f32"),
-    "window": (lambda *given: tct.attention(*given, window=(1, 2, 3)), "window is .*must be"),
-    "D": (lambda *given: tct.attention(*(x[..., :12] for x in given)), "D of q and k is 12"),
+    "f32": (lambda *inputs: tct.attention(*(x.float() for x in inputs)), "f32"),
+    "window": (lambda *inputs: tct.attention(*inputs, window=(1, 2, 3)), "window is .*must be"),
+    "D": (lambda *inputs: tct.attention(*(x[..., :12] for x in inputs)), "D of q and k is 12"),
 }  # fmt: skip
 
 

@@ -227,7 +227,7 @@ def check_tangents(function: Any, reference: Any, tensors: Any, count: int) -> N
             exact.append(tangent.double() if i in moving else torch.zeros(x.shape).double())
             wide.append(x.detach().double() if x.dtype.is_floating_point else x)
         wanted = func.jvp(
-            lambda *given: reference(*given, *wide[count:]), tuple(wide[:count]), tuple(exact[:count])
+            lambda *inputs: reference(*inputs, *wide[count:]), tuple(wide[:count]), tuple(exact[:count])
         )[1]
         with forward_ad.dual_level():
             duals = [

@@ -185,16 +185,16 @@ def test_streams_of_the_other_device():
     kernels.gemm(a, b, out=out)  # compiles
     kernels.gemm(a, b, out=out, stream=stream)
     torch.cuda.synchronize(OTHER)
-    for given in (stream, None):
+    for argument in (stream, None):
         a.zero_()
         out.zero_()
         torch.cuda.synchronize(OTHER)
         with torch.cuda.stream(stream):  # its device is current inside
             torch.cuda._sleep(LATE)
             a.copy_(later)
-            if given is None:
+            if argument is None:
                 kernels.gemm(a, b, out=out)
-        if given is not None:
+        if argument is not None:
             kernels.gemm(a, b, out=out, stream=stream)
         stream.synchronize()
         check(out, later, b)
