@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -12,10 +12,11 @@ from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
+from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import RegionCode
-from tensorcore_dsl.interpreter.regions.frame import NEVER, RegionFrame
+from tensorcore_dsl.interpreter.regions.frame import NEVER, ProductFallback, RegionFrame, Witness
 from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import (
     NO_REGIONS,
@@ -30,10 +31,25 @@ from tensorcore_dsl.isa import fragments, instruction
 from tensorcore_dsl.isa.lanes import COPY, LaneAccess
 from tensorcore_dsl.numerics.products import COST as PRODUCT_COST
 
-Machine = Any  # `execution.machine.Machine`, whose module imports this one
-
-
 OWN_CODE = 48  # micro-operations of a region whose code is not made together with that of others
+
+
+class Machine(Protocol):
+    """What regions use of `execution.machine.Machine`. ctx: an `ExecutionContext`."""
+
+    ctx: Any
+    registers: RegisterFile
+    memory: np.ndarray
+    rest: ProductFallback
+    witness: Witness
+    watchdog: Any
+    scheduler: Any
+    frames: dict[Any, dict[int, RegionFrame]]
+    level: int
+
+    def split(self, mask: np.ndarray, target: int) -> None: ...
+
+    def turned(self, head: int, count: int, start: int, target: int) -> None: ...
 
 
 @without_collections()
