@@ -200,7 +200,7 @@ def _prepare(
         scalars = tuple(map(np.float64, scalars))
     if K == 0 and 0 not in shape and (epilogue is not None or rows):
         others = c, out, row_out, extra, options._replace(alpha=0)
-        return without_terms(lambda a, b: _prepare(a, b, *others), zero_factors, (a, b), options.stream)
+        return without_terms(_prepare, zero_factors, (a, b), options.stream, *others)
     if 0 in (*shape, K):
         _check_fillable(problem, c, d)
         bind = lambda arguments: _launch_of_empty(problem, rows, options.stream)

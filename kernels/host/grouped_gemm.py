@@ -116,7 +116,7 @@ def _prepare_grouped(
         return PreparedCall((rows, N), dtype, with_check(launch_nothing, in_offsets, rows))
     if K == 0:
         others = offsets, out, extra, epilogue, stream, config
-        return without_terms(lambda a, b: _prepare_grouped(a, b, *others), zero_factors, (a, b), stream)
+        return without_terms(_prepare_grouped, zero_factors, (a, b), stream, *others)
     check_sm90(dtype)
     copies = padding.warn_of_copies((
         padding.operand_copy(0, "a", in_a, padding.ROWS, k_only=True),

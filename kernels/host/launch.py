@@ -184,8 +184,9 @@ def without_terms(
     zeros: Callable[..., tuple[Any, ...]],
     operands: tuple[Any, ...],
     stream: Any,
+    *others: Any,
 ) -> PreparedCall:
-    """Prepare a product with K = 0: prepare(*zeros(*operands)), whose terms are all zero.
+    """Prepare a product with K = 0: prepare(*zeros(*operands), *others), whose terms are all zero.
 
     The kernels then apply the epilogue and the row reductions. operands: the first arguments of each
     launch, for which it makes zeros(*operands).
@@ -195,7 +196,7 @@ def without_terms(
         with on_stream(arguments[0], stream):
             return *zeros(*arguments[: len(operands)]), *arguments[len(operands) :]
 
-    call = prepare(*replaced(*operands))
+    call = prepare(*replaced(*operands), *others)
     return replace(call, launch=lambda *arguments: call.launch(*replaced(*arguments)))
 
 

@@ -128,12 +128,8 @@ def _prepare_scaled(
         return PreparedCall((M, N), in_d.type.dtype, launch_nothing)
     if K == 0:
         others = out, extra, epilogue, stream, config, out_dtype
-        return without_terms(
-            lambda a, b, sa, sb: _prepare_scaled(a, b, sa, sb, *others),
-            lambda a, b, sa, sb: (*zero_factors(a, b), zero_terms(sa, -1, 1), zero_terms(sb, -2, 1)),
-            (a, b, a_scales, b_scales),
-            stream,
-        )
+        zeros = lambda a, b, sa, sb: (*zero_factors(a, b), zero_terms(sa, -1, 1), zero_terms(sb, -2, 1))
+        return without_terms(_prepare_scaled, zeros, (a, b, a_scales, b_scales), stream, *others)
     copies = _copies(in_a, in_b, in_d, d_argument=4)
     stored = stores_without_tma(padding.kernel_argument(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
@@ -260,12 +256,8 @@ def _prepare_requantised(
     if 0 in (M, N):
         return PreparedCall((M, N), tc.s8, launch_nothing, (zero,))
     if K == 0:
-        return without_terms(
-            lambda a, b: _prepare_requantised(a, b, scale, out, one, zero, config, stream),
-            zero_factors,
-            (a, b),
-            stream,
-        )
+        others = scale, out, one, zero, config, stream
+        return without_terms(_prepare_requantised, zero_factors, (a, b), stream, *others)
     copies = _copies(in_a, in_b, in_d, d_argument=2)
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.kernel_argument(in_d, 2, copies)))
     if config is None:

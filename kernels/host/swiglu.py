@@ -104,9 +104,7 @@ def _prepare_swiglu(
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
         others = out, extra, epilogue, stream, config
-        return without_terms(
-            lambda x, gate, up: _prepare_swiglu(x, gate, up, *others), zero_factors, (x, w_gate, w_up), stream
-        )
+        return without_terms(_prepare_swiglu, zero_factors, (x, w_gate, w_up), stream, *others)
     check_sm90(dtype)
     axes = padding.ROWS, padding.COLUMNS, padding.COLUMNS
     operand_copies = (
