@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from tensorcore_dsl.kernels.choosing.menu import F64, KINDS, WGMMA, candidates
 from tensorcore_dsl.kernels.choosing.ranking import RARE, ranking
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.split_f32 import split
+from tests.arrays import normal
 
 pytestmark = pytest.mark.thorough
 
@@ -27,11 +27,7 @@ SMALL = {
     "fragments": HopperConfig(BM=64, BN=64, stages=2),
     "fragments of B": HopperConfig(BM=64, BN=64, stages=2, swap_ab=True),
 }
-
-
-def matrix(rows: int, cols: int, order: Any = "C", seed: int = 0) -> np.ndarray:
-    values = np.random.default_rng([rows, cols, seed]).standard_normal((rows, cols))
-    return np.asarray(values.astype(F32), order=order)
+matrix = partial(normal, dtype=F32)
 
 
 def error(d: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
@@ -54,7 +50,7 @@ def bound(K: int) -> float:
 )
 def test_all_layouts_and_odd_sizes(family, orders, shape):
     M, N, K = shape
-    a, b = matrix(M, K, orders[0]), matrix(K, N, orders[1])
+    a, b = matrix(M, K, order=orders[0]), matrix(K, N, order=orders[1])
     assert error(kernels.gemm(a, b, family=family), a, b) < 6
 
 
@@ -155,7 +151,7 @@ FRAGMENTS = {
 
 def operands(shape: tuple[int, ...], orders: str) -> tuple[np.ndarray, np.ndarray]:
     M, N, K = shape
-    return matrix(M, K, orders[0]), matrix(K, N, orders[1])
+    return matrix(M, K, order=orders[0]), matrix(K, N, order=orders[1])
 
 
 @cache

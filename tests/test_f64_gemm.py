@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes.util import find_library
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from tensorcore_dsl.kernels.choosing.menu import F64, candidates
 from tensorcore_dsl.kernels.hopper import f64_gemm as hopper
 from tensorcore_dsl.kernels.hopper.f64_operands import line_of
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
+from tests.arrays import normal
 
 pytestmark = pytest.mark.thorough
 
@@ -38,11 +38,7 @@ CONFIGS = {
 libm = ctypes.CDLL(find_library("m") or "libm.so.6")
 libm.fma.restype, libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
 fma = np.frompyfunc(libm.fma, 3, 1)
-
-
-def matrix(rows: int, cols: int, order: Any = "C") -> np.ndarray:
-    values = np.random.default_rng([rows, cols]).standard_normal((rows, cols))
-    return np.asarray(values, order=order)
+matrix = partial(normal, dtype=np.float64)
 
 
 def sums(a: np.ndarray, b: np.ndarray, starts: tuple[int, ...] = (0,)) -> np.ndarray:
@@ -70,7 +66,7 @@ def test_every_tile_and_layout(name, orders):
     """Through TMA, and by threads, 16 and 8 bytes at a time; the loads of A and of B do not depend on each other."""
     config = CONFIGS[name]
     for M, N, K in SHAPES:
-        a, b = matrix(M, K, orders[0]), matrix(K, N, orders[1])
+        a, b = matrix(M, K, order=orders[0]), matrix(K, N, order=orders[1])
         plan = kernels.plan(a, b, None, np.zeros((M, N)), config=config)
         assert plan.kernel is hopper.f64_gemm
         assert np.array_equal(kernels.gemm(a, b, config=config), chain(M, N, K)), (M, N, K)
@@ -79,7 +75,7 @@ def test_every_tile_and_layout(name, orders):
 @pytest.mark.parametrize("orders", ORDERS)
 def test_lines_at_multiples_of_16_bytes_of_odd_matrices(orders):
     """Views whose last vector is half outside."""
-    a, b = matrix(36, 52, orders[0])[:35, :51], matrix(52, 38, orders[1])[:51, :37]
+    a, b = matrix(36, 52, order=orders[0])[:35, :51], matrix(52, 38, order=orders[1])[:51, :37]
     out = np.full((35, 38), -1.0)[:, :37]
     traits = kernels.plan(a, b, None, out).traits
     assert traits.tma_a and traits.tma_b
@@ -107,7 +103,7 @@ def test_lines_that_descend_repeat_or_have_gaps(step):
 def test_parts_of_k(split_k, shape):
     """Each is a chain from zero; another kernel adds them up."""
     M, N, K = shape
-    a, b, c = matrix(M, K), matrix(K, N, "F"), matrix(M, N)
+    a, b, c = matrix(M, K), matrix(K, N, order="F"), matrix(M, N)
     config = AmpereConfig(32, 32, 16, 16, 32, 4, split_k=split_k)
     plan = kernels.plan(a, b, c, c.copy(), config=config)
     assert plan.kernel is hopper.f64_gemm
@@ -142,7 +138,7 @@ def shared_sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarra
 def test_stream_k(units, shape):
     """Units share the steps of the tiles that fill no whole wave; more units than steps idle."""
     M, N, K = shape
-    a, b, c = matrix(M, K), matrix(K, N, "F"), matrix(M, N)
+    a, b, c = matrix(M, K), matrix(K, N, order="F"), matrix(M, N)
     config = AmpereConfig(32, 32, 16, 16, 16, 4, group_m=1, streamk_units=units)
     plan = kernels.plan(a, b, c, c.copy(), config=config)
     assert plan.kernel is hopper.f64_streamk_gemm and plan.grid <= units
@@ -151,7 +147,7 @@ def test_stream_k(units, shape):
     actual = kernels.gemm(a, b, c, beta=3, config=config, epilogue=lambda value, row, col: -value)
     assert np.array_equal(actual, -fma(3.0, c, expected).astype(float))
     text = kernels.explain_bits(plan)
-    assert f"{units} units of stream-K" in text and "in steps of 16" in text
+    assert f"{units} units share the tiles" in text and "in steps of 16" in text
 
 
 def test_stream_k_without_races():
@@ -166,7 +162,7 @@ def test_stream_k_without_races():
 def test_few_ctas_compute_many_tiles():
     """The ring runs on from tile to tile, also where one has fewer steps than there are stages."""
     for M, N, K in SHAPES:
-        a, b, d = matrix(M, K), matrix(K, N, "F"), np.zeros((M, N))
+        a, b, d = matrix(M, K), matrix(K, N, order="F"), np.zeros((M, N))
         for config in (AmpereConfig(16, 32, 16, 16, 16, 5), AmpereConfig(32, 16, 16, 16, 16, 2)):
             plan = kernels.plan(a, b, None, d, config=config)
             launch = replace(plan, grid=2).bind((a, b, d, d, 1.0, 0.0))
@@ -198,7 +194,7 @@ def test_the_kernel_of_sm_80_runs_other_tiles(config):
 @pytest.mark.parametrize("N", [40, 35])
 def test_epilogues(split_k, N):
     """Of elements, with C in rows and in columns, and with arrays as large as D."""
-    a, b, c, bias = matrix(33, 80), matrix(80, N), matrix(33, N, "F"), matrix(1, N)[0]
+    a, b, c, bias = matrix(33, 80), matrix(80, N), matrix(33, N, order="F"), matrix(1, N)[0]
     config = AmpereConfig(32, 32, 16, 16, 32, 3, split_k=split_k)
     starts = (0,) if split_k == 1 else (0, 32)
     product = fma(0.5, c, sums(a, b, starts)).astype(float)
@@ -219,7 +215,7 @@ def test_epilogues(split_k, N):
 @pytest.mark.parametrize("shape", [(66, 34, 100), (65, 33, 99)], ids=str)
 def test_neither_races_nor_bank_conflicts(orders, shape):
     M, N, K = shape
-    a, b, d = matrix(M, K, orders[0]), matrix(K, N, orders[1]), np.zeros((M, N))
+    a, b, d = matrix(M, K, order=orders[0]), matrix(K, N, order=orders[1]), np.zeros((M, N))
     config = AmpereConfig(64, 32, 16, 32, 16, 3)
     plan = kernels.plan(a, b, None, d, config=config)
     arguments, options = (a, b, d, d, 1.0, 0.0), dict(plan.options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes.util import find_library
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tensorcore_dsl.kernels.choosing.menu import VECTORS
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.host.warming import kernels_of
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
+from tests.arrays import normal
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
@@ -44,18 +46,14 @@ libm.fmaf.restype, libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
 libm.fma.restype, libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
 FMA = {F32: np.frompyfunc(libm.fmaf, 3, 1), F64: np.frompyfunc(libm.fma, 3, 1)}
 fma = FMA[F32]
-
-
-def matrix(rows: int, cols: int, order: Any = "C", dtype: Any = F32) -> np.ndarray:
-    values = np.random.default_rng([rows, cols]).standard_normal((rows, cols))
-    return np.asarray(values.astype(dtype), order=order)
+matrix = partial(normal, dtype=F32)
 
 
 def problem(M: int, N: int, K: int, along_k: bool, dtype: Any = F32) -> tuple[np.ndarray, np.ndarray]:
     """A and B, of which the larger one has K contiguous, or its lines beside each other."""
     a_order = "C" if along_k or M < N else "F"
     b_order = "F" if along_k or M >= N else "C"
-    return matrix(M, K, a_order, dtype), matrix(K, N, b_order, dtype)
+    return matrix(M, K, order=a_order, dtype=dtype), matrix(K, N, order=b_order, dtype=dtype)
 
 
 def tile(sizes: tuple[int, int], along_k: bool, unroll: int = 2, warps: int = 8) -> VectorConfig:
