@@ -8,6 +8,7 @@ from itertools import chain
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.codegen.cubin import Resources
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 ARCH_NAMES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
@@ -77,6 +78,11 @@ def module(instrs: Sequence[Instruction], arch: str, version: tuple[int, int] | 
             "ret;\n}",
         ]
     )
+
+
+def assert_clean(resources: Resources) -> None:
+    """No register is spilled, as far as this version of the assembler tells, and there are no warnings."""
+    assert not resources.spills and not resources.warnings, resources
 
 
 @cache

@@ -12,6 +12,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import has_program_assembler
 from tensorcore_dsl.kernels import tutorial
+from tests.assembler import assert_clean
 from tests.attention_cases import exact, operands
 
 NAMES = tutorial.ATTENTION_NAMES
@@ -97,7 +98,7 @@ def test_assembles_without_spills_or_warnings(number: int, dim: int, causal: boo
     arrays = (x, x, x, x, tickets) if number == 5 else (x, x, x, x)
     kernel = load_step(number).attention_kernel
     used = kernel.resources(*arrays, 1.0, dim=dim, causal=causal, arch="sm_90a")
-    assert used.spill_stores == used.spill_loads == 0 and not used.warnings, used
+    assert_clean(used)
 
 
 def test_each_file_stands_alone() -> None:

@@ -18,6 +18,7 @@ cuda = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 example = pytest.importorskip("examples.numba_matmul", reason="needs numba-cuda")
 
 from tensorcore_dsl.codegen import assemble  # noqa: E402
+from tests.assembler import assert_clean  # noqa: E402
 
 GROUP = 128  # threads of a warpgroup
 LAYOUT = example.product.d.layout
@@ -200,7 +201,7 @@ def test_machine_code():
     )
     text = text.rstrip("\0")
     resources = assemble.assemble(text, "sm_90a", re.search(r"\.entry (\w+)", text)[1]).resources
-    assert resources.spill_stores in (0, None) and not resources.warnings, resources
+    assert_clean(resources)
     assert resources.registers <= 128
     assert text.count("wgmma.mma_async") == example.DEPTH // 16
     assert example.matmul.targetoptions["launch_bounds"] == example.BOUNDS

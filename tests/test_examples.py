@@ -11,6 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from examples import convolution, flash_attention, fused_norm, histogram, hopper_attention, reduction, w4a16
+from tests.assembler import assert_clean
 from tests.running import execute_text
 
 pytestmark = pytest.mark.thorough
@@ -154,7 +155,7 @@ def test_attention_assembles_without_spills(dim, arch):
     pytest.importorskip("cuda.core", reason="needs the assembler")
     q, k, v = heads(64, 64, dim)
     used = flash_attention.attention_kernel.resources(q, k, v, q, 1.0, dim=dim, causal=True, arch=arch)
-    assert used.spill_stores in (0, None), used  # None: this version of the assembler does not tell
+    assert_clean(used)
     assert used.shared_bytes == 5 * 64 * dim * 2
 
 
@@ -166,7 +167,7 @@ def test_attention_on_hopper_assembles_without_spills(dim, causal):
     q, k, v = heads(64, 64, dim)
     kernel = hopper_attention.attention_kernel
     used = kernel.resources(q, k, v, q, 1.0, dim=dim, causal=causal, arch="sm_90a")
-    assert used.spill_stores in (0, None) and not used.warnings, used
+    assert_clean(used)
 
 
 # -- norm ------------------------------------------------------------------------------------------
@@ -419,7 +420,7 @@ def test_int4_weights_assemble_without_spills(rows, tokens):
     x, q, scales = int4(tokens, rows, 256)
     arrays = x, w4a16.pack(q), scales, np.zeros((tokens, rows), x.dtype)
     used = w4a16.w4a16_kernel.resources(*arrays, rows=rows, tokens=tokens, arch="sm_90a")
-    assert used.spill_stores in (0, None), used
+    assert_clean(used)
 
 
 # -- convolution -----------------------------------------------------------------------------------
@@ -521,7 +522,7 @@ def test_convolution_assembles_without_spills(filters):
     x, w = image((8, 8), 64, filters)
     y = np.zeros((1, 8, 8, filters), x.dtype)
     used = convolution.convolution_kernel.resources(x, w, y, 1, 1, filters=filters, arch="sm_90a")
-    assert used.spill_stores in (0, None) and not used.warnings, used
+    assert_clean(used)
 
 
 # -- the checks of these tests -----------------------------------------------------------------------

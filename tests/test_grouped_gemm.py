@@ -21,6 +21,7 @@ from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.problem.families import is_assembled
+from tests.assembler import assert_clean
 from tests.whole_numbers import BF16, E4M3, F16, RNG, exact, whole
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
@@ -388,7 +389,7 @@ WIDE = HopperConfig(BN=192, cluster_m=2, pingpong=True).with_stages()
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("config", [SKINNY_GROUPS, PINGPONG], ids=["few rows", "pingpong"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_the_assembler_has_nothing_to_say_of_groups(order, config):
+def test_grouped_kernels_assemble_without_warnings(order, config):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     for dtype in (BF16, F16) if order == "F" else (BF16,):
         a, b, d = (
@@ -405,13 +406,13 @@ def test_the_assembler_has_nothing_to_say_of_groups(order, config):
             config=config,
             traits=HopperTraits(b_k_major=order == "F"),
         )
-        assert not used.spills and not used.warnings
+        assert_clean(used)
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("config", [PINGPONG, ALONE, WIDE], ids=["pingpong", "alone", "wide"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_the_assembler_has_nothing_to_say_of_gates(dtype, config):
+def test_gated_kernels_assemble_without_warnings(dtype, config):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     if not is_assembled(config):
         pytest.skip("needs a whole-program ptxas")
@@ -419,4 +420,4 @@ def test_the_assembler_has_nothing_to_say_of_gates(dtype, config):
     used = swiglu_kernel.resources(
         x, weights.T, weights.T, d, arch="sm_90a", config=config, traits=HopperTraits()
     )
-    assert not used.spills and not used.warnings
+    assert_clean(used)

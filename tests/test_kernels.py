@@ -34,6 +34,7 @@ from tensorcore_dsl.kernels.problem.problem_shape import (
     cluster_tiles,
     grid_size,
 )
+from tests.assembler import assert_clean
 from tests.whole_numbers import exact, whole
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -309,8 +310,7 @@ def test_wgmma_kernels_neither_spill_nor_serialise(name, dtype, out, variant, cl
     resources = chosen.kernel.resources(
         a, b, d, d, 1.0, 0.0, arch="sm_90a", config=chosen.config, traits=HopperTraits(**variant)
     )
-    assert not resources.warnings
-    assert resources.spill_stores == resources.spill_loads == 0
+    assert_clean(resources)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120a"])

@@ -16,6 +16,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.host.planning import plan
+from tests.assembler import assert_clean
 
 pytest.importorskip("cuda.core", reason="needs nvJitLink")
 pytestmark = [pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning"), pytest.mark.thorough]
@@ -94,14 +95,14 @@ def takes(family: str, case: tuple[Any, ...]) -> bool:
     + [f"sm80-{name_of(c)}" for c in SM80]
     + [f"sm80-sm_90a-{name_of(F64)}"],
 )
-def test_the_assembler_has_nothing_to_say(family, arch, case):
+def test_chosen_kernels_assemble_without_warnings(family, arch, case):
     if not takes(family, case):
         pytest.skip("the family does not multiply so")
     with tc.target("cpu", arch):
         plans = list(chosen(case, family))
-    for found, arguments in plans:
-        used = found.kernel.resources(*arguments, arch=arch, **dict(found.options))
-        assert not used.spills, f"{found.config} spills"
+    for chosen_plan, arguments in plans:
+        used = chosen_plan.kernel.resources(*arguments, arch=arch, **dict(chosen_plan.options))
+        assert_clean(used)
 
 
 @pytest.mark.quick
@@ -129,5 +130,4 @@ def test_c_that_is_read_one_by_one_takes_no_registers_from_sums(case):
         found = plan(a, b, c, d, alpha=2, beta=1, family="sm90", **sums(accumulate))
         given = (a, b, c, d, number(2), number(1))
         resources = found.kernel.resources(*given, arch="sm_90a", **dict(found.options))
-        assert not resources.spills
-        assert not resources.warnings
+        assert_clean(resources)

@@ -21,6 +21,7 @@ from tensorcore_dsl.kernels.problem import families
 from tensorcore_dsl.kernels.problem.gemm_problem import FAST
 from tensorcore_dsl.runtime import driver
 from tests import whole_numbers
+from tests.assembler import assert_clean
 from tests.fake_gpu import fake_cupy
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
@@ -324,7 +325,7 @@ ASSEMBLED = [
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize(("dtype", "out", "config", "size"), ASSEMBLED)
-def test_the_assembler_has_nothing_to_say(dtype, out, config, size):
+def test_row_reductions_assemble_without_warnings(dtype, out, config, size):
     """With C and scalars, which take registers too; tiles as they are chosen."""
     check_assembled(dtype, out, config, size)
 
@@ -347,15 +348,14 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
     used = planned.kernel.resources(
         a, b, d, d, number(2), number(1), *planned.workspace(a), arch="sm_90a", **dict(planned.options)
     )
-    assert not used.spills
-    assert not used.warnings
+    assert_clean(used)
 
 
 def test_combining_is_assembled_too():
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     parts, statistics = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
     used = combine_parts.resources(parts, statistics, arch="sm_90a", reductions=(SUM, MOST))
-    assert not used.spills
+    assert_clean(used)
 
 
 # -- on a GPU -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tensorcore_dsl.kernels.host.planning import plan
 from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tests.arrays import normal
+from tests.assembler import assert_clean
 
 pytestmark = pytest.mark.thorough
 
@@ -347,6 +348,5 @@ def test_neither_spills_nor_serialises(name, kernel, config):
         requantised_s8_gemm: (a, b, d, np.ones(512, np.float32), 0.0),
     }[kernel]
     resources = kernel.resources(*operands, arch="sm_90a", config=config, traits=HopperTraits())
-    assert not resources.warnings
-    assert resources.spill_stores == resources.spill_loads == 0
+    assert_clean(resources)
     assert resources.shared_bytes <= SMEM_BYTES

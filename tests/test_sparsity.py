@@ -19,6 +19,7 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
 from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
 from tensorcore_dsl.kernels.host import sparsity
 from tensorcore_dsl.kernels.problem.problem_shape import grid_size
+from tests.assembler import assert_clean
 from tests.whole_numbers import exact, whole
 
 pytestmark = pytest.mark.thorough
@@ -281,8 +282,7 @@ def test_the_kernel_neither_spills_nor_serialises(dtype):
         config=config,
         traits=HopperTraits(),
     )
-    assert not resources.warnings
-    assert resources.spill_stores == resources.spill_loads == 0
+    assert_clean(resources)
     assert resources.shared_bytes <= SMEM_BYTES
 
 
