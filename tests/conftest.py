@@ -48,9 +48,11 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 @pytest.fixture(autouse=True)
 def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test begins with the same target, environment and folder, whatever ran before it."""
+    """Each test begins with the same target, environment, folder and random numbers, whatever ran before it."""
     folder, emulating = os.getcwd(), targets._emulating
     target = targets._target.set((None, None))
+    if whole_numbers := sys.modules.get("tests.whole_numbers"):
+        whole_numbers.RNG.bit_generator.state = whole_numbers.START
     with mock.patch.dict(os.environ):
         if request.node.get_closest_marker("gpu"):
             del os.environ[targets.TARGET_VARIABLE]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -21,16 +20,14 @@ from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_
 from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tests.arrays import normal
 from tests.assembler import assert_clean
+from tests.whole_numbers import BF16, E4M3, E5M2, RNG
 
 pytestmark = pytest.mark.thorough
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
-E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
-RNG = np.random.default_rng(13)
 SLACK = 2.0**-11  # of the sum of magnitudes: what 128 terms lose in a tensor core
 
 
-def on_hopper(function: Any, *operands: Any, **options: Any) -> Any:
+def run_on_hopper(function: Any, *operands: Any, **options: Any) -> Any:
     with tc.target("cpu", "sm_90a"):
         return function(*operands, **options)
 
@@ -46,7 +43,7 @@ def test_promoted_sums_do_not_drift(dtype):
 
     def error(accumulate: Any) -> float:
         options = dict(out_dtype=tc.f32, config=HopperConfig(BN=32, stages=2))
-        product = on_hopper(kernels.gemm, a, b, accumulate=accumulate, **options)
+        product = run_on_hopper(kernels.gemm, a, b, accumulate=accumulate, **options)
         return float(np.abs(product / wanted - 1).max())
 
     assert error(tc.f32) == error(None) < 2.0**-10 < 2.0**-7 < error("fast")
@@ -79,14 +76,14 @@ def test_promoted_tiles(config):
     """Whole numbers: exact in any order, in parts of any width."""
     a = RNG.integers(-3, 4, (300, 192)).astype(E4M3)
     b = np.asfortranarray(RNG.integers(-3, 4, (192, 271)).astype(E4M3))
-    actual = on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=config)
+    actual = run_on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=config)
     assert np.array_equal(actual, a.astype(np.float64) @ b.astype(np.float64))
 
 
 def test_tiles_that_cannot_be_promoted():
     a, b = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F")
     with pytest.raises(tc.TensorCoreError, match="takes no pingpong"):
-        on_hopper(kernels.gemm, a, b, config=HopperConfig(BM=64, BN=128, pingpong=True))
+        run_on_hopper(kernels.gemm, a, b, config=HopperConfig(BM=64, BN=128, pingpong=True))
 
 
 DEEP_OR_SWAPPED = {
@@ -110,7 +107,9 @@ def test_stages_and_places_do_not_change_bits(name, accumulate):
     with tc.target("cpu", "sm_90a"):
         plans = [kernels.plan(a, b, None, None, accumulate=accumulate, config=c) for c in (usual, config)]
         assert len({kernels.explain_bits(plan) for plan in plans}) == 1
-    actual, wanted = (on_hopper(kernels.gemm, a, b, accumulate=accumulate, config=c) for c in (config, usual))
+    actual, wanted = (
+        run_on_hopper(kernels.gemm, a, b, accumulate=accumulate, config=c) for c in (config, usual)
+    )
     assert actual.tobytes() == wanted.tobytes()
 
 
@@ -125,7 +124,7 @@ def test_sums_in_turns_have_the_same_bits(changes, split_k):
         a = draw.standard_normal((rows, 128 * slabs - 48)).astype(E4M3)
         b = np.asfortranarray(draw.standard_normal((128 * slabs - 48, 112)).astype(E4M3))
         actual, wanted = (
-            on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=replace(waiting, mma_in_flight=n))
+            run_on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=replace(waiting, mma_in_flight=n))
             for n in (1, 0)
         )
         assert actual.tobytes() == wanted.tobytes()
@@ -148,7 +147,7 @@ def test_scaled_products(dtype, shape):
     a, b = normal(M, K, dtype=dtype), normal(K, N, dtype=dtype, order="F")
     a_scales = RNG.uniform(0.5, 2, (M, -(-K // 128))).astype(np.float32)
     b_scales = RNG.uniform(0.5, 2, (-(-N // 128), -(-K // 128))).astype(np.float32).T
-    actual = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32)
+    actual = run_on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32)
     left = a.astype(np.float64) * whole(a_scales, (M, K), 1)
     right = b.astype(np.float64) * whole(b_scales, (K, N), 128)
     assert (np.abs(actual - left @ right) <= SLACK * (abs(left) @ abs(right))).all()
@@ -157,8 +156,8 @@ def test_scaled_products(dtype, shape):
 def test_scales_of_one_change_nothing():
     a, b = normal(100, 256, dtype=E4M3), normal(256, 144, dtype=E4M3, order="F")
     ones = np.ones((100, 2), np.float32), np.ones((2, 2), np.float32)
-    actual = on_hopper(kernels.scaled_gemm, a, b, *ones, epilogue=lambda v, row, col: v + 1)
-    wanted = on_hopper(kernels.gemm, a, b, epilogue=lambda v, row, col: v + 1)
+    actual = run_on_hopper(kernels.scaled_gemm, a, b, *ones, epilogue=lambda v, row, col: v + 1)
+    wanted = run_on_hopper(kernels.gemm, a, b, epilogue=lambda v, row, col: v + 1)
     assert actual.dtype == BF16 and actual.tobytes() == wanted.tobytes()
 
 
@@ -170,7 +169,7 @@ def test_each_block_has_its_scale(width):
     a_scales = np.exp2(RNG.integers(-2, 3, (130, 3))).astype(np.float32)
     b_scales = np.exp2(RNG.integers(-2, 3, (3, 4))).astype(np.float32)
     config = HopperConfig(BN=width, stages=2)
-    actual = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config)
+    actual = run_on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config)
     left = a.astype(np.float64) * whole(a_scales, a.shape, 1)
     assert np.array_equal(actual, left @ (b.astype(np.float64) * whole(b_scales, b.shape, 128)))
 
@@ -182,7 +181,7 @@ def scaled(**changes: Any) -> Any:
         "a_scales": np.ones((64, 2), np.float32),
         "b_scales": np.ones((2, 1), np.float32),
     }
-    return on_hopper(kernels.scaled_gemm, **{**arguments, **changes})
+    return run_on_hopper(kernels.scaled_gemm, **{**arguments, **changes})
 
 
 BAD_SCALED: list[Any] = [
@@ -227,7 +226,7 @@ def test_requantised_products_are_scaled_and_rounded(by_column, shape):
     M, N, K = shape
     a, b = bytes_(M, K), bytes_(K, N, "F")
     scale = RNG.uniform(1e-4, 1e-3, N).astype(np.float32) if by_column else 4e-4
-    actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=-3)
+    actual = run_on_hopper(kernels.requantised_gemm, a, b, scale, zero=-3)
     assert np.array_equal(actual, rounded(a, b, scale, -3))
     assert -128 < int(np.median(actual)) < 127
 
@@ -251,11 +250,11 @@ def test_each_value_is_rounded_once(zero):
         1e39,
     ]
     for scale in scales:
-        actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+        actual = run_on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
         assert np.array_equal(actual, rounded(a, b, scale, zero)), scale
     by_column = np.array([0.5, 1.5, 0.1, 0.05, 5e-4, 1e-42, 1e38, -0.5] * 2, np.float32)
     by_column[8:] = np.nextafter(by_column[8:], np.float32(np.inf))
-    actual = on_hopper(kernels.requantised_gemm, a, b, by_column, zero=zero)
+    actual = run_on_hopper(kernels.requantised_gemm, a, b, by_column, zero=zero)
     assert np.array_equal(actual, rounded(a, b, by_column, zero))
 
 
@@ -266,7 +265,7 @@ def test_large_sums_are_rounded_once():
     a[:, -1], b[-1] = 1, np.arange(-8, 8)
     total = 127 * 127 * 2064
     for scale in (8.5 / total, -8.5 / total, 0.5 / total, 126.5 / total):
-        actual = on_hopper(kernels.requantised_gemm, a, b, scale)
+        actual = run_on_hopper(kernels.requantised_gemm, a, b, scale)
         wanted = rounded(a, b, scale, 0.0)
         assert np.array_equal(actual, wanted) and len(np.unique(wanted)) == 2
 
@@ -276,23 +275,23 @@ def test_scale_and_zero_are_those_of_each_call():
     vectors = [RNG.uniform(1e-4, 1e-3, 48).astype(np.float32) for _ in range(2)]
     for scale in (4e-4, 5e-4, 4e-4, *vectors):
         for zero in (1, 2):
-            actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+            actual = run_on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
             assert np.array_equal(actual, rounded(a, b, scale, zero))
 
 
 def test_numbers_of_numpy():
     a, b = bytes_(32, 64), bytes_(64, 48, "F")
     for scale, zero in ((np.float32(4e-4), np.int8(-3)), (np.int64(1), np.float16(0.5))):
-        actual = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+        actual = run_on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
         assert np.array_equal(actual, rounded(a, b, scale, float(zero)))
 
 
-def test_halves_and_ends():
+def test_requantised_halves_go_to_even_and_large_values_to_the_ends():
     a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
     a[:, 0], b[0, :6] = 1, [1, 3, 5, -1, 127, -128]
-    actual = on_hopper(kernels.requantised_gemm, a, b, 0.5)
+    actual = run_on_hopper(kernels.requantised_gemm, a, b, 0.5)
     assert actual[0, :6].tolist() == [0, 2, 2, 0, 64, -64]
-    actual = on_hopper(kernels.requantised_gemm, a, b, 2, out=np.empty((16, 16), np.int8))
+    actual = run_on_hopper(kernels.requantised_gemm, a, b, 2, out=np.empty((16, 16), np.int8))
     assert actual[0, 4:6].tolist() == [127, -128]
 
 
@@ -316,10 +315,10 @@ BAD_BYTES: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_BYTES, ids=[m for _, m in BAD_BYTES])
-def test_refused_bytes(changes, message):
+def test_requantised_gemm_refuses_wrong_arguments(changes, message):
     arguments = {"a": BYTE, "b": np.asfortranarray(BYTE), "scale": 1.0, **changes}
     with pytest.raises(tc.ArgumentError) as error:
-        on_hopper(kernels.requantised_gemm, **arguments)
+        run_on_hopper(kernels.requantised_gemm, **arguments)
     assert message in str(error.value)
 
 

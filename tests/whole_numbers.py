@@ -10,6 +10,7 @@ import numpy as np
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 E5M2, F16 = np.dtype(ml_dtypes.float8_e5m2), np.dtype(np.float16)
 RNG = np.random.default_rng(17)
+START = RNG.bit_generator.state  # each test starts here (see conftest.py)
 
 
 def whole(*shape: int, dtype: Any = BF16, order: str = "C", most: int = 3) -> np.ndarray:
