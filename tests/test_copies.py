@@ -246,7 +246,7 @@ def test_the_user_is_told(name):
         assert warning.filename == __file__
 
 
-def test_of_other_products_too():
+def test_swiglu_and_grouped_products_warn_of_copies():
     x, w = zeros(16, 60, "bf16"), zeros(60, 20, "bf16")
     texts = [str(w.message) for w in warned(kernels.swiglu, x, w, w)]
     assert [text.partition(": ")[2][:12] for text in texts] == [

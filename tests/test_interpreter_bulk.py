@@ -374,7 +374,7 @@ class TestPages:
     ]
 
     @pytest.mark.parametrize("look", LOOKS)
-    def test_nobody_looks(self, look):
+    def test_use_before_a_wait_is_an_error(self, look):
         texts = set()
         for count in (1, 2, 3):
             source, out = np.ones((48, 64), np.float16), np.zeros((17, 64), np.float16)

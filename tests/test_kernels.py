@@ -6,7 +6,6 @@ import warnings
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -35,9 +34,7 @@ from tensorcore_dsl.kernels.problem.problem_shape import (
     grid_size,
 )
 from tests.assembler import assert_clean
-from tests.whole_numbers import exact, whole
-
-BF16 = np.dtype(ml_dtypes.bfloat16)
+from tests.whole_numbers import BF16, E4M3, exact, whole
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
@@ -70,7 +67,7 @@ def test_long_k_of_small_results_is_split(dtype):
     assert np.array_equal(d.astype(np.float64), (2 * exact(a, b) - c).astype(d.dtype))
 
 
-def test_what_mma_sync_chooses():
+def test_tiles_and_parts_of_mma_sync_suit_the_shape():
     """Small tiles for few rows, parts of K for few tiles, wide tiles for many; f16 sums are whole."""
 
     def config(M: int, N: int, K: int, **options: Any) -> Any:
@@ -96,18 +93,39 @@ def test_sums_in_f16():
     assert (kernels.gemm(a, b, accumulate=tc.f16) == 16).all()
 
 
-@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
-def test_empty_products_are_zeros_and_run_no_kernel(shape):
-    M, N, K = shape
-    a, b = np.ones((M, K), np.float16), np.ones((K, N), np.float16)
-    assert np.array_equal(kernels.gemm(a, b), np.zeros((M, N)))
-    plan = kernels.plan(a, b, None, None)
+def plus_one(value, row, col):
+    return value + 1
+
+
+EMPTY_SHAPES = pytest.mark.parametrize(("M", "N", "K"), [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
+
+
+def ones(M: int, N: int, K: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((M, K), np.float16), np.ones((K, N), np.float16)
+
+
+@EMPTY_SHAPES
+def test_empty_products_are_zeros(M, N, K):
+    assert np.array_equal(kernels.gemm(*ones(M, N, K)), np.zeros((M, N)))
+
+
+@EMPTY_SHAPES
+def test_empty_products_run_no_kernel(M, N, K):
+    plan = kernels.plan(*ones(M, N, K), None, None)
     assert (plan.kernel, plan.config, plan.traits, plan.grid) == (None, None, None, 0)
     assert kernels.explain_bits(plan).startswith("no kernel runs")
+
+
+@EMPTY_SHAPES
+def test_empty_products_have_their_arguments_checked(M, N, K):
     with pytest.raises(tc.ArgumentError, match="precision"):
-        kernels.plan(a, b, None, None, precision="tf32")
-    plan = kernels.plan(a, b, None, None, epilogue=plus_one)
-    assert (plan.kernel is None) == (K != 0)  # an epilogue applies to sums of no products
+        kernels.plan(*ones(M, N, K), None, None, precision="tf32")
+
+
+@EMPTY_SHAPES
+def test_an_epilogue_applies_to_sums_of_no_products(M, N, K):
+    plan = kernels.plan(*ones(M, N, K), None, None, epilogue=plus_one)
+    assert (plan.kernel is None) == (K != 0)
 
 
 def test_no_products_leave_beta_c():
@@ -116,11 +134,7 @@ def test_no_products_leave_beta_c():
     assert np.array_equal(kernels.gemm(a, b, c, beta=2), 2 * c)
 
 
-def plus_one(value, row, col):
-    return value + 1
-
-
-F32, E4M3 = np.float32, ml_dtypes.float8_e4m3fn
+F32 = np.float32
 SUM = (kernels.RowReduction("sum"),)
 
 
@@ -181,8 +195,8 @@ EMPTY: dict[str, tuple[Any, Any, float]] = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", EMPTY)
-def test_nothing_to_multiply(name):
-    """No rows, no columns or no terms: whatever comes behind the sums still does."""
+def test_epilogues_and_c_of_empty_products(name):
+    """No rows, no columns or no terms: whatever follows the sums is still computed."""
     multiply, dtype, value = EMPTY[name]
     with tc.target("cpu", "sm_90a"), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -195,7 +209,7 @@ def test_nothing_to_multiply(name):
                 assert d.shape == (M, N) and (d.astype(np.float64) == value).all()
 
 
-def test_what_wgmma_cannot_take():
+def test_obstacles_of_wgmma_are_named():
     assert sm90_obstacle(tc.f16) == sm90_obstacle(tc.s8, tc.s32) == ""
     assert "no f64" in sm90_obstacle(tc.f64)
     assert "do not sum in f64" in sm90_obstacle(tc.f16, tc.f64)
