@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -130,3 +132,11 @@ def module_of(source: str, name: str) -> ModuleType:
     sys.modules["attention"] = module  # dataclasses look for it
     execute_text(source, name, vars(module))
     return module
+
+
+def module_without(module: ModuleType, text: str) -> ModuleType:
+    """The module without the first statement of `text`, which its code without comments has once."""
+    source = ast.unparse(ast.parse(Path(str(module.__file__)).read_text()))
+    assert source.count(text) == 1, text
+    statement = text.strip().partition("\n")[0]
+    return module_of(source.replace(text, text.replace(statement, "pass", 1)), f"without {statement}")
