@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,6 +16,7 @@ from tensorcore_dsl.kernels import tutorial
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tests.arrays import normal
+from tests.whole_numbers import BF16
 
 HERE = __file__
 
@@ -294,8 +294,6 @@ def test_variations_are_many_and_do_not_repeat():
 
 
 # -- no false alarms -----------------------------------------------------------------------------
-
-BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @pytest.mark.thorough

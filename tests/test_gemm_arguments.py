@@ -23,11 +23,10 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
 from tensorcore_dsl.kernels.host import overlap
 from tests.arrays import Dlpack
-from tests.whole_numbers import exact, whole
+from tests.whole_numbers import BF16, E4M3, exact, whole
 
 pytestmark = pytest.mark.usefixtures("on_hopper")
 
-BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 H, S, B = (np.ones((64, 64), dtype) for dtype in (np.float16, np.int8, BF16))
 F, F_SCALES, W_SCALES = np.ones((64, 128), E4M3), np.ones((64, 1), np.float32), np.ones((1, 1), np.float32)
 WIDE = np.zeros((128, 128), np.float16)

@@ -30,10 +30,10 @@ from tensorcore_dsl.kernels.host import (
     split_k,
     split_operands,
 )
+from tests.whole_numbers import BF16, E4M3
 
 SECONDS = float(os.environ.get("HOST_FUZZ_SECONDS", "4"))
 SEED = int(os.environ.get("HOST_FUZZ_SEED", "1"))
-BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 DTYPES: list[Any] = [
     "f2",
     "f4",

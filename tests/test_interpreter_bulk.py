@@ -17,8 +17,8 @@ from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core.geometry import Geometry
 from tests import hopper_kernels as hopper
 from tests.running import run
+from tests.whole_numbers import BF16
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(11)
 FRESH = 0xEE  # what shared memory holds before a copy
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,9 +14,9 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tests.arrays import normal
+from tests.whole_numbers import BF16
 
 SEEDS = range(8)
-BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def run(

@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -23,9 +22,8 @@ from tensorcore_dsl.kernels.hopper.config import HopperTraits
 from tensorcore_dsl.kernels.hopper.packed_few_rows import packed_few_rows_gemm
 from tests.assembler import assert_clean
 from tests.attention_cases import module_of
+from tests.whole_numbers import BF16, E4M3, F16
 
-F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 SOURCES = {tc.s4: np.int8, tc.u4: np.uint8, tc.s8: np.int8, tc.e4m3: E4M3}
 CHUNK = 128
 

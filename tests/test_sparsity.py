@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,12 +19,10 @@ from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
 from tensorcore_dsl.kernels.host import sparsity
 from tensorcore_dsl.kernels.problem.problem_shape import grid_size
 from tests.assembler import assert_clean
-from tests.whole_numbers import exact, whole
+from tests.whole_numbers import BF16, E4M3, E5M2, exact, whole
 
 pytestmark = pytest.mark.thorough
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
-E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 DTYPES = [np.dtype(np.float16), BF16, E4M3, E5M2, np.dtype(np.int8), np.dtype(np.float32)]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,7 +19,7 @@ from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.hopper.wgmma_gemm import half_gemm
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tests.sync_mutants import applied, mutants_of, survives
-from tests.whole_numbers import whole
+from tests.whole_numbers import BF16, whole
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_hopper")]
 
@@ -42,7 +41,6 @@ ALONE = {"run_warpgroups: tc.cluster_sync() (barrier.cluster.wait): deleted"}
 NONE_IN_FLIGHT = {
     f"consume: tc.wgmma_wait(0) (wgmma.wait_group.sync): {what}" for what in ("deleted", "one more pending")
 }
-BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def f64() -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from functools import partial
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -25,9 +24,9 @@ from tensorcore_dsl.runtime import timing, trials
 from tensorcore_dsl.runtime.timing import in_a_row
 from tensorcore_dsl.runtime.trials import progress
 from tests.fake_gpu import FakeGpu, OnGpu
+from tests.whole_numbers import BF16
 
 GPU = "NVIDIA H200"
-BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,7 +17,6 @@ from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import warming
 from tests.fake_gpu import FakeGpu, OnGpu
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
 SIZES = ((64, 96, 128), (300, 304, 304), (8, 4096, 2048))
 
 
