@@ -313,9 +313,9 @@ def warp_specialized_gemm(
     config: HopperConfig,
     traits: HopperTraits,
     parts: GemmParts = GemmParts(),
-    c=None,
-    alpha=1,
-    beta=0,
+    c: Any = None,
+    alpha: Any = 1,
+    beta: Any = 0,
 ):
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     launch(config)
