@@ -177,7 +177,7 @@ def warn_of_misplaced(options: argparse.Namespace) -> None:
 
 def launch_number(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of a launch; the first one is 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of a launch; the first one is 1")
     return int(text)
 
 

@@ -200,7 +200,7 @@ STARTS, TABLE = np.array([0, 3, 8], np.int32), np.zeros((2, 1), np.int32)
         ((Q[0], K, V), {}, r"q has shape \(4, 8, 64\); 4 axes"),
         ((Q, K[:, :, :, :32], V), {}, r"k \(batch, key heads, keys, D\).*\(1, 4, 8, 32\)"),
         ((Q, K, V[:, :, :7]), {}, r"v as k.*\(1, 4, 7, 64\)"),
-        ((Q, K[:, :3], V[:, :3]), {}, r"4 heads are no multiple of 3"),
+        ((Q, K[:, :3], V[:, :3]), {}, r"4 heads are not a multiple of 3"),
         ((Q[..., :12], K[..., :12], V), {}, r"D of q and k is 12; it must be a multiple of 8"),
         ((*[x.repeat(5, 3) for x in (Q, K)], V), {}, r"D of q and k is 320"),
         ((Q.astype(F16), K, V), {}, r"all bf16 or all f16, not q f16, k bf16"),

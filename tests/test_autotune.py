@@ -113,7 +113,7 @@ def test_check_and_explore_run_the_kernel_on_copies():
     result = kernel.check(grid, block)(x, y, 1000, factor=7)
     assert result and np.array_equal(result.arguments["y"], 7 * x) and not y.any()
     assert kernel.explore(4)[grid, block](x, y, 1000)
-    with pytest.raises(tc.ArgumentError, match="is no seed"):
+    with pytest.raises(tc.ArgumentError, match="is not a seed"):
         kernel.check(grid, block, order=-1)(x, y, 1000)
 
 
@@ -311,7 +311,7 @@ def test_numbers_are_not_restored(option):
     kernel = tuned(timer=lambda launch: 1.0, **{option: ["n"]})
     with (
         tc.target("cpu"),
-        pytest.raises(tc.ArgumentError, match=f"{option} names 'n', which is no array but 1000"),
+        pytest.raises(tc.ArgumentError, match=f"{option} names 'n', which is not an array but 1000"),
     ):
         kernel[grid, block](*arrays(), 1000)
 

@@ -432,7 +432,7 @@ def test_orders_of_a_script(script, capsys, order):
     "arguments, message",
     [
         (["missing.py"], "error: cannot read 'missing.py': No such file"),
-        (["--order", "x", HERE], "error: order 'x' is no seed"),
+        (["--order", "x", HERE], "error: order 'x' is not a seed"),
         (["--arch", "sm_1", HERE], "sm_1"),
         (["--output", "/no/such/folder/x", "SCRIPT", "0"], "error: cannot write '/no/such/folder/x'"),
         ([str(Path(HERE).parent.parent / "README.md")], "is no Python"),

@@ -353,7 +353,7 @@ def test_a_kernel_of_another_compiler_has_no_export(capsys, tmp_path):
     for command in (["compile"], ["export", "--out", str(tmp_path)]):
         text = refused(capsys, *command, f"{path}:k")
         assert (
-            "is no kernel of @tc.kernel but of another compiler; tc.ptx takes it, and `tensorcore-dsl check`"
+            "is not a kernel of @tc.kernel but of another compiler; tc.ptx takes it, and `tensorcore-dsl check`"
             in text
         )
 

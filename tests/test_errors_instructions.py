@@ -173,7 +173,9 @@ def unknown_form():
     tc.emit("add.rn.f33", 1, 2)
 
 
-@refused("operand p is no fragment: only fragments have zeros()", 'tc.instruction("setp.lt.s32").p.zeros()')
+@refused(
+    "operand p is not a fragment: only fragments have zeros()", 'tc.instruction("setp.lt.s32").p.zeros()'
+)
 def zeros_of_a_register():
     tc.instruction("setp.lt.s32").p.zeros()
 
@@ -229,7 +231,7 @@ def mixed_vector(n: tc.s32, x: tc.f32):
     tc.vector([n, x])
 
 
-@refused("3 is no fragment operand, such as mma.a", "tc.fragment(3, [])")
+@refused("3 is not a fragment operand, such as mma.a", "tc.fragment(3, [])")
 def fragment_of_nothing():
     tc.fragment(3, [])
 
@@ -256,7 +258,7 @@ def registers_of_strings():
     tc.fragment(mma.d, ["a"] * 4)
 
 
-@refused("'a' is no fragment operand, such as mma.a", 'tc.ldmatrix(tile, "a")')
+@refused("'a' is not a fragment operand, such as mma.a", 'tc.ldmatrix(tile, "a")')
 def loads_no_fragment():
     tile = tc.shared((16, 16), tc.f16)
     tc.ldmatrix(tile, "a")
@@ -282,7 +284,7 @@ def tile_of_another_type():
 
 
 @refused(
-    "mma.A.16x16.f16 covers 16x16; a shared f16 tile of 16x24 is no multiple of it",
+    "mma.A.16x16.f16 covers 16x16; a shared f16 tile of 16x24 is not a multiple of it",
     "tc.ldmatrix(tile, mma.a)",
 )
 def tile_of_another_shape():

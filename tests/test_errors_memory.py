@@ -493,7 +493,7 @@ def unaligned(x):
 
 
 def test_a_tile_that_is_not_aligned():
-    words = r"names shared 0x10, which is no multiple of 128 \(tc.shared\(\.\.\., align=128\)\)"
+    words = r"names shared 0x10, which is not a multiple of 128 \(tc.shared\(\.\.\., align=128\)\)"
     with pytest.raises(tc.Misaligned, match=words):
         unaligned.emulator("sm_90a")[1, 32](np.zeros((8, 32), np.float32))
 
@@ -509,10 +509,10 @@ def aligned_to(x, align: tc.Const, first: tc.Const = 0):
 def test_accesses_to_a_tile_that_is_not_aligned():
     """The tile's start needs align=; a wrong place in an aligned tile does not."""
     x = np.zeros(4, np.float16)
-    words = r"at 0x2 by .*, which is no multiple of 8: element \[0, 0\] of .* \(.*align=8\)"
+    words = r"at 0x2 by .*, which is not a multiple of 8: element \[0, 0\] of .* \(.*align=8\)"
     with pytest.raises(tc.Misaligned, match=words):
         aligned_to.emulate[1, 32](x, 2)
-    with pytest.raises(tc.Misaligned, match=r"no multiple of 8: element \[0, 2\] of [^\n]*16x16\n"):
+    with pytest.raises(tc.Misaligned, match=r"not a multiple of 8: element \[0, 2\] of [^\n]*16x16\n"):
         aligned_to.emulate[1, 32](x, None, 2)
 
 
@@ -535,7 +535,7 @@ def test_tma_reaches_dynamic_memory_behind_static():
     x, out = np.arange(256, dtype=np.float32).reshape(8, 32), np.zeros(32, np.float32)
     copied_to_dynamic.emulator("sm_90a")[1, 32, None, 1152](x, out, 128)
     assert np.array_equal(out, x[7])
-    with pytest.raises(tc.Misaligned, match=r"no multiple of 128 \(offset= of tc.dynamic_shared\)"):
+    with pytest.raises(tc.Misaligned, match=r"not a multiple of 128 \(offset= of tc.dynamic_shared\)"):
         copied_to_dynamic.emulator("sm_90a")[1, 32, None, 1152](x, out, 64)
 
 

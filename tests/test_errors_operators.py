@@ -315,7 +315,7 @@ def too_few_strides():
 
 
 @refused(
-    "offset 6 of f32 elements is no multiple of 4 bytes",
+    "offset 6 of f32 elements is not a multiple of 4 bytes",
     "tc.dynamic_shared(4, tc.f32, offset=6)",
     error=LayoutError,
 )

@@ -62,7 +62,7 @@ def test_switches_are_read():
     ],
 )
 def test_other_texts_are_refused(text):
-    with pytest.raises(tc.ArgumentError, match="is no seed: .* a schedule as kernel.explore prints"):
+    with pytest.raises(tc.ArgumentError, match="is not a seed: .* a schedule as kernel.explore prints"):
         in_pairs.emulator(order=text)
 
 

@@ -274,7 +274,7 @@ def test_a_bulk_store_clears_bytes():
     "address, size, error, words",
     [
         (0, 12, EmulationError, "clears a multiple of 8 bytes, not 12"),
-        (4, 8, Misaligned, "no multiple of 8"),
+        (4, 8, Misaligned, "not a multiple of 8"),
         (4088, 16, OutOfBounds, "shared store"),
     ],
 )

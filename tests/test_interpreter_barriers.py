@@ -164,9 +164,9 @@ class TestMistakes:
         ("instr", "operands", "message"),
         [
             (SYNC, (16,), "barrier 16 does not exist: a CTA has barriers 0 to 15"),
-            (SYNC_COUNT, (0, 48), "thread count 48 is no positive multiple of 32"),
+            (SYNC_COUNT, (0, 48), "thread count 48 is not a positive multiple of 32"),
             (SYNC_COUNT, (0, 128), "at most 64"),
-            (ARRIVE, (0, 0), "thread count 0 is no positive"),
+            (ARRIVE, (0, 0), "thread count 0 is not a positive"),
         ],
     )
     def test_operands(self, instr, operands, message):

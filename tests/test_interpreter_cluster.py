@@ -38,7 +38,7 @@ class TestLoads:
     MISTAKES = [
         ("unwritten", Uninitialised, "shared::cluster load of 16 bytes at 0x200 of"),
         ("outside", OutOfBounds, "16 bytes from byte 8192 on leave a remote shared f32 tile of 8x32"),
-        ("misaligned", Misaligned, "at 0x4 of CTA 1 by thread 0 of CTA 0, which is no mul"),
+        ("misaligned", Misaligned, "at 0x4 of CTA 1 by thread 0 of CTA 0, which is not a mul"),
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
@@ -271,7 +271,7 @@ class TestAsyncProxy:
 
     MISTAKES = [
         ("to itself", EmulationError, "stays in its CTA: another one is needed"),
-        ("odd size", Misaligned, "names a size of 0xfa, which is no multiple of 16"),
+        ("odd size", Misaligned, "names a size of 0xfa, which is not a multiple of 16"),
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])

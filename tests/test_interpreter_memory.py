@@ -67,7 +67,7 @@ class TestGlobal:
 
     def test_misaligned(self):
         a = np.zeros(64, np.uint32)
-        with pytest.raises(Misaligned, match="thread 0 of CTA 0, which is no multiple of 4"):
+        with pytest.raises(Misaligned, match="thread 0 of CTA 0, which is not a multiple of 4"):
             loads(a, 2).run(a)
         with pytest.raises(Misaligned, match="load of 16 bytes .* by thread 1 of"):
             loads(a, 0, LOAD_GLOBAL4).run(a)
@@ -115,7 +115,7 @@ class TestShared:
         for address, kind, message in (
             (64, OutOfBounds, "the CTA has bytes 0 to 0x3f"),
             (0xFFFFFFFC, OutOfBounds, "0xfffffffc"),
-            (6, Misaligned, "no multiple of 4"),
+            (6, Misaligned, "not a multiple of 4"),
         ):
             b = Builder(shared=64)
             b.op(STORE_SHARED, address, 1)
@@ -284,7 +284,7 @@ def test_discarded_lines_have_other_values():
     x = np.arange(96, dtype=np.int32)
     discards.emulator("sm_90a")[1, 32](x, start=0)
     assert not (x[:64] == np.arange(64)).any() and np.array_equal(x[64:], np.arange(64, 96))
-    with pytest.raises(Misaligned, match="no multiple of 128"):
+    with pytest.raises(Misaligned, match="not a multiple of 128"):
         discards.emulator("sm_90a")[1, 32](x, start=4)
     with pytest.raises(OutOfBounds):
         discards.emulator("sm_90a")[1, 32](x, start=64)

@@ -135,7 +135,7 @@ def test_right_sums():
 @pytest.mark.parametrize("order", [-1, 1.5, "x", True, False])
 def test_seeds_are_whole_numbers(order):
     """True would be the seed 1: nothing says that it asks for an order like any other."""
-    with pytest.raises(tc.ArgumentError, match=f"order {order!r} is no seed: a whole number, 0 or"):
+    with pytest.raises(tc.ArgumentError, match=f"order {order!r} is not a seed: a whole number, 0 or"):
         of_turns(order, True)
 
 

@@ -644,7 +644,7 @@ MATRIX_OPCODES = ("ldmatrix", "stmatrix", "movmatrix", "mma", "wmma", "wgmma")
 
 
 def moved(instr: Instruction, draw: random.Random) -> str:
-    """The text with a modifier that is no type, layout or part of the name at another place."""
+    """The text with a modifier that is not a type, layout or part of the name at another place."""
     opcode, *words = instr.ptx.split(".")
     named = 1 if opcode.startswith("w") else 0
     named += words[:1] in (["load"], ["store"])

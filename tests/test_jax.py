@@ -75,7 +75,7 @@ def test_a_write_that_jax_does_not_know_is_refused():
     def leaks(x: tc.Array, y: tc.Array):
         x[tc.threadIdx.x] = y[tc.threadIdx.x]
 
-    with pytest.raises(tc.ArgumentError, match="leaks writes 'x' here, which is no output"):
+    with pytest.raises(tc.ArgumentError, match="leaks writes 'x' here, which is not an output"):
         leaks(jnp.ones(32))
 
 

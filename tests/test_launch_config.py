@@ -47,7 +47,7 @@ def test_grids_and_blocks_become_three_integers(options, grid, block):
             dict(grid=1, block=1, shared_bytes=10**400),
             "too many bytes of dynamic shared memory: 32 bits with a sign",
         ),
-        (dict(grid=3, block=1, cluster=2), "no multiple of cluster"),
+        (dict(grid=3, block=1, cluster=2), "not a multiple of cluster"),
         (dict(grid=32, block=1, cluster=(8, 1, 1), shared_bytes=0), None),
         (dict(grid=(32, 4), block=1, cluster=(8, 4)), "32 blocks; 16 are allowed"),
     ],

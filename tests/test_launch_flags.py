@@ -394,5 +394,5 @@ def test_a_map_is_not_changed_under_copies_of_the_launch_in_front():
 def test_the_array_of_a_map_must_be_an_argument():
     x, maps, flag = np.ones((16, 32), np.float32), map_kernels.room_for_maps(1), zeros(1)
     make_map[1, 32](maps, x, flag)
-    with pytest.raises(EmulationError, match="its array is no argument of this launch; pass the array"):
+    with pytest.raises(EmulationError, match="its array is not an argument of this launch; pass the array"):
         copy_by_map[1, 32](flag, maps, np.zeros(32, np.float32), x.copy(), how="fence")

@@ -380,7 +380,7 @@ MISTAKES = [
     ("tn.stmatrix(y, 0, (x, x, x))", r"the length of fragment is 3"),
     ("tn.stmatrix(y, 0, (f, f))", r"fragment is float32; allowed is uint32"),
     ("tn.cp_async(y, 0, y, 0, 12)", r"bytes is .*12.*; it must be a constant, one of 4, 8, 16"),
-    ("tn.cp_async(y, 0, x, 0, 16)", r"is no index of int32"),
+    ("tn.cp_async(y, 0, x, 0, 16)", r"is not an index of int32"),
     ("tn.wgmma_descriptor(y, 24, 128)", r"leading is Literal.*24.*; it must be a constant, a multiple of 16 up to 262128"),
     ("tn.wgmma_descriptor(y, 16, x)", r"stride is int32; it must be a constant"),
     ("tn.wgmma_descriptor(y, 16, 128, 48)", r"swizzle is .*48.*; it must be a constant, one of 0, 128, 64, 32"),
@@ -434,7 +434,7 @@ def test_forms_that_cannot_be():
         tn.mma.m16n8k17(tc.f16, tc.f16, tc.f32)
     with pytest.raises(OperandError, match="take the address of a cuda.shared.array"):
         tn.intrinsic("shared.base")
-    with pytest.raises(OperandError, match="is no fragment"):
+    with pytest.raises(OperandError, match="is not a fragment"):
         tn.load_elements(tn.intrinsic("ex2.approx.f32").a)
     with pytest.raises(OperandError, match="smaller than a byte"):
         tn.load_elements(tn.mma.m16n8k32(tc.s4, tc.s4, tc.s32).a)

@@ -136,20 +136,24 @@ def test_narrow_loads_extend_into_wider_registers():
 @pytest.mark.parametrize(
     "body, error, message",
     [
-        ("call.uni f, ();", tc.UnsupportedSyntax, "call.uni: f is no function of the file"),
+        ("call.uni f, ();", tc.UnsupportedSyntax, "call.uni: f is not a function of the file"),
         ("isspacep.const %p1, %rd1;", tc.UnsupportedSyntax, "shared, global and local memory are told apart"),
-        ("brx.idx %r1, f;", tc.UnsupportedSyntax, "brx.idx: f is no table of labels"),
-        ("bra NOWHERE;", tc.UnsupportedSyntax, "bra: NOWHERE is no label of k"),
-        ("mov.u32 %r1, %unknown;", tc.UnsupportedSyntax, "%unknown is no register, special register"),
-        ("add.s32 %q, %r1, %r2;", tc.UnsupportedSyntax, "add.s32: %q is no register of k"),
+        ("brx.idx %r1, f;", tc.UnsupportedSyntax, "brx.idx: f is not a table of labels"),
+        ("bra NOWHERE;", tc.UnsupportedSyntax, "bra: NOWHERE is not a label of k"),
+        ("mov.u32 %r1, %unknown;", tc.UnsupportedSyntax, "%unknown is not a register, special register"),
+        ("add.s32 %q, %r1, %r2;", tc.UnsupportedSyntax, "add.s32: %q is not a register of k"),
         ("add.s31 %r1, %r1, %r2;", tc.UnknownInstruction, "no instruction 'add.s31': .s31 is not allowed"),
         ("add.s32 %r1, %r1;", tc.UnsupportedSyntax, "add.s32 takes d:s32 = a:s32, b:s32, not %r1, %r1"),
-        ("mov.b32 %r1, %tid;", tc.UnsupportedSyntax, "%tid is no register, special register, number or var"),
-        ("ld.global.u32 %r1, [y+4];", tc.UnsupportedSyntax, "y is no register, special register"),
+        (
+            "mov.b32 %r1, %tid;",
+            tc.UnsupportedSyntax,
+            "%tid is not a register, special register, number or var",
+        ),
+        ("ld.global.u32 %r1, [y+4];", tc.UnsupportedSyntax, "y is not a register, special register"),
         ("bar.sync;", tc.UnsupportedSyntax, "bar.sync takes id:u32 or id:u32, count:u32, not nothing"),
         ("mov.u32 %r1, 1.5;", tc.UnsupportedSyntax, "mov.u32: a is a number of type .u32, not 1.5"),
         ("mov.f32 %f1, 1;", tc.UnsupportedSyntax, "mov.f32: a is a number of type .f32, not 1"),
-        ("bra A, B;", tc.UnsupportedSyntax, "bra: A, B is no label of k"),
+        ("bra A, B;", tc.UnsupportedSyntax, "bra: A, B is not a label of k"),
         ("call;", tc.UnsupportedSyntax, "call does not take these operands: none"),
         ("brx.idx %r1;", tc.UnsupportedSyntax, "brx.idx does not take these operands: %r1"),
         (
@@ -157,7 +161,7 @@ def test_narrow_loads_extend_into_wider_registers():
             tc.UnsupportedSyntax,
             "ld.param.u64 does not take these operands: [x], %rd1",
         ),
-        ("@%r1 ret;", tc.UnsupportedSyntax, "ret: %r1 is no predicate"),
+        ("@%r1 ret;", tc.UnsupportedSyntax, "ret: %r1 is not a predicate"),
         ("setp.eq.s32 %r1, %r1, %r2;", tc.UnsupportedSyntax, "a predicate is in the place of a number"),
         (
             "tcgen05.wait::ld.sync.aligned;",
@@ -167,13 +171,13 @@ def test_narrow_loads_extend_into_wider_registers():
         ("vadd4.u32.u32.u32 %r1, %r1, %r1;", tc.UnknownInstruction, "video instructions are not supported"),
         ("setmaxnreg.inc.sync.aligned.u32 96;", tc.ArchError, "sm_90 has no setmaxnreg.inc.sync.aligned.u32"),
         ("add.s32 %p1, %r1, %r2;", tc.UnsupportedSyntax, "a predicate is in the place of a number"),
-        ("ld.param.u64 %rd1, [z];", tc.UnsupportedSyntax, "z is no parameter of k"),
+        ("ld.param.u64 %rd1, [z];", tc.UnsupportedSyntax, "z is not a parameter of k"),
         (
             "ld.param.u32 %r1, [x+6];",
             tc.UnsupportedSyntax,
             "ld.param.u32 at byte 6 of x, of which 8 bytes are",
         ),
-        ("add.s32 %r1 %r1, ?;", tc.UnsupportedSyntax, "'?' is no part of PTX"),
+        ("add.s32 %r1 %r1, ?;", tc.UnsupportedSyntax, "'?' is not part of PTX"),
     ],
 )
 def test_what_is_refused_has_a_line(body, error, message):
@@ -190,7 +194,7 @@ HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
     ("text", "message", "line"),
     [
         ("\n", "PTX starts with .version and .target", 1),
-        (".version latest\n.target sm_90\n", ".version latest is no version of PTX, such as 8.0", 1),
+        (".version latest\n.target sm_90\n", ".version latest is not a version of PTX, such as 8.0", 1),
         (".version 8.0\n.address_size 32\n", ".address_size 32 is not supported; 64 is", 2),
         (
             "int main() {}\n",
@@ -199,7 +203,7 @@ HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
         ),
         (
             HEADER + ".entry k()\n.maxthreads 32 { ret; }",
-            "'.maxthreads' is no directive of a kernel: .maxnreg",
+            "'.maxthreads' is not a directive of a kernel: .maxnreg",
             5,
         ),
         (HEADER + ".entry k() {\nadd.s32 %r0, %r1, %r2\nret; }", "',' or ';' is expected here, not 'ret'", 6),
@@ -225,9 +229,9 @@ def test_text_that_is_no_ptx_has_a_line(text, message, line):
     "statement, message",
     [
         ("bar.snyc 0;", "no instruction 'bar.snyc': .snyc is not allowed"),
-        ("bar.sync %r9;", "bar.sync: %r9 is no register"),
+        ("bar.sync %r9;", "bar.sync: %r9 is not a register"),
         ("call nowhere;", "nowhere"),
-        ("bra;", "bra: nothing is no label of k"),
+        ("bra;", "bra: nothing is not a label of k"),
         ("call;", "call does not take these operands: none"),
     ],
 )
@@ -257,7 +261,7 @@ def test_instructions_of_a_newer_version(tmp_path):
         _ = newer["later"]
     path = tmp_path / "k.cubin"
     path.write_bytes(b"\x7fELF\xff\xfe")
-    with pytest.raises(tc.ArgumentError, match="k.cubin is no text: load takes PTX, not machine code"):
+    with pytest.raises(tc.ArgumentError, match="k.cubin is not text: load takes PTX, not machine code"):
         ptx.load(path)
 
 

@@ -174,6 +174,6 @@ def test_the_program_says_what_a_file_holds(tmp_path, capsys):
     assert main(["ptx", str(file)]) == 1
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == "a: 1 parameters, 3 instructions (add 2, st 1), 64 bytes of shared memory"
-    assert second.startswith("b: not read: brx.idx: targets is no table of labels")
+    assert second.startswith("b: not read: brx.idx: targets is not a table of labels")
     assert main(["ptx", str(tmp_path / "none.ptx")]) == 2
     assert "cannot read" in capsys.readouterr().err

@@ -227,7 +227,7 @@ except tc.Race:
 
 
 def test_what_is_refused():
-    with pytest.raises(tc.ArgumentError, match="3 is no kernel of Numba"):
+    with pytest.raises(tc.ArgumentError, match="3 is not a kernel of Numba"):
         tc.ptx.from_numba(3)
     errors = numba_cuda("numba.cuda.core.errors")
     with pytest.raises(errors.TypingError, match="'size' of type reflected list"):

@@ -140,7 +140,7 @@ def test_explore() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(tc.ArgumentError, match="is no kernel of Triton; @triton.jit makes one"):
+    with pytest.raises(tc.ArgumentError, match="is not a kernel of Triton; @triton.jit makes one"):
         tc.ptx.from_triton(len)
     with pytest.raises(tc.ArgumentError, match="softmax has no parameter SIZE; there are out, x, n, BLOCK"):
         tc.ptx.from_triton(kernels.softmax, {"SIZE": 1})
@@ -148,7 +148,7 @@ def test_what_is_refused() -> None:
         tc.ArgumentError, match=r"softmax: missing 2 required positional arguments: 'x' and 'n'"
     ):
         tc.ptx.from_triton(kernels.softmax, {"BLOCK": 64})[1](np.zeros(3))
-    with pytest.raises(tc.ArgumentError, match="softmax: 'complex64' is no type or option of Triton"):
+    with pytest.raises(tc.ArgumentError, match="softmax: 'complex64' is not a type or option of Triton"):
         tc.ptx.from_triton(kernels.softmax, {"BLOCK": 64})[1](np.zeros(3, np.complex64), np.zeros(3), 3)
 
 

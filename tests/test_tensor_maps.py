@@ -439,7 +439,7 @@ def test_a_kernel_knows_its_clusters(config):
             (9, 2),
             {},
             dict(cluster=(2, 1, 1)),
-            r"grid \(9, 2, 1\) is no multiple of cluster \(2, 1, 1\), which the kernel is compiled for",
+            r"grid \(9, 2, 1\) is not a multiple of cluster \(2, 1, 1\), which the kernel is compiled for",
         ),
         (
             8,
@@ -521,7 +521,7 @@ def test_a_kernel_from_python(monkeypatch):
             image = FakeGpu().encode_tiled(array.array.ctypes.data, tile, 0)
             plain = struct.pack("=Qiiqf", array.array.ctypes.data, 16, 64, 64, scale)
             assert gpu.records[-1].parameters == plain + image
-        with pytest.raises(LaunchError, match=r"grid \(3, 1, 1\) is no multiple of cluster \(2, 1, 1\)"):
+        with pytest.raises(LaunchError, match=r"grid \(3, 1, 1\) is not a multiple of cluster \(2, 1, 1\)"):
             clustered[3, 32](array, 1)
     assert gpu.records[0].shared_bytes == 128 * 64 * 2 * 4
     assert gpu.records[0].attributes == b""

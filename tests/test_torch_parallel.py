@@ -129,7 +129,7 @@ def test_functions_compiled_as_one_graph() -> None:
 
 
 def _rows(rank: int) -> None:
-    """Rows of a rank that are no multiple of 64; results and gradients are exact."""
+    """Rows of a rank that are not a multiple of 64; results and gradients are exact."""
     import tensorcore_dsl.torch.distributed as tcd
 
     for name, rows in zip(NAMES, (40, 72, 33), strict=True):

@@ -222,7 +222,7 @@ def test_a_number_of_no_launch(number, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["view", f"--launch={number}", SCRIPT])
     assert ended.value.code == 2
-    assert f"'{number}' is no number of a launch; the first one is 1" in capsys.readouterr().err
+    assert f"'{number}' is not a number of a launch; the first one is 1" in capsys.readouterr().err
 
 
 NUMBA = """

@@ -92,7 +92,7 @@ def test_the_same_kernels_as_on_a_gpu(monkeypatch):
 
 
 def test_configurations_that_were_pickled_have_the_same_entry():
-    """Pickling marks their class, which is no part of what is compiled."""
+    """Pickling marks their class, which is not part of what is compiled."""
     import pickle
 
     from tensorcore_dsl.codegen.cache_key import cache_key

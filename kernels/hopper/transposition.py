@@ -115,7 +115,9 @@ def make_tiles(array, axis: int, k_major: bool, side: int, rows: int, depth: int
     width, slabs = SWIZZLE_BYTES // array.dtype.itemsize, config.stages * config.k_slabs
     if rows % width:
         what = "columns of B" if side else "rows of A"
-        raise tc.ArgumentError(f"{rows} {what} are no multiple of {width}, those of a box of TMA: {config}")
+        raise tc.ArgumentError(
+            f"{rows} {what} are not a multiple of {width}, those of a box of TMA: {config}"
+        )
     smem = tc.shared((slabs, rows, depth), array.dtype, swizzle=SWIZZLE_BYTES)
     # depth and width are equal: a block is transposed in place.
     shape, strides = (slabs, rows // width, depth, width), (rows * depth, width * depth, width, 1)

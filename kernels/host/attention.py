@@ -323,7 +323,7 @@ def _result_shape(
         )
     if q[1] % max(k[1], 1) or (q[1] and not k[1]):
         raise tc.ArgumentError(
-            f"heads of q share heads of k and v: {q[1]} heads are no multiple of {k[1]} key heads"
+            f"heads of q share heads of k and v: {q[1]} heads are not a multiple of {k[1]} key heads"
         )
     for name, depth in (("q and k", q[3]), ("v", v[3])):
         if depth % 8 or not 8 <= depth <= MAX_DEPTH:

@@ -129,7 +129,7 @@ def pack(b: Any, scales: Any, zeros: Any = None, *, dtype: Any = None) -> Packed
         pack_weights[grid, THREADS](b, words, refused, dtype=dtype)
     if int(refused[0]):
         allowed = {tc.s4: "from -8 to 7", tc.u4: "from 0 to 15"}.get(dtype, "no NaN")
-        raise tc.ArgumentError(f"b has numbers that are no weights of {dtype}: these are {allowed}")
+        raise tc.ArgumentError(f"b has numbers that are not weights of {dtype}: these are {allowed}")
     new_scales = _copied(b, scales, shape, in_scales.type.dtype)
     return PackedWeights(words, new_scales, _zero_points(b, zeros, read, shape, dtype), (K, N), dtype)
 

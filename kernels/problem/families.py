@@ -65,7 +65,7 @@ def family_of(config: Any) -> str:
 
 
 def check_family(family: Any) -> None:
-    """Refuse what is no name of a family."""
+    """Refuse what is not a name of a family."""
     if not isinstance(family, str) or family not in FAMILIES:
         raise tc.ArgumentError(f"family is {family!r}; allowed are {', '.join(FAMILIES)}")
 

@@ -59,7 +59,7 @@ def kept(
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] != _PACKAGE and (module, name) not in _OTHERS:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of IR")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of IR")
         return super().find_class(module, name)
 
 

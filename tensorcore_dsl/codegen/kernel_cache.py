@@ -85,7 +85,7 @@ def _read(entry: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
     """Read a kernel from an entry's bytes and text, and check the type of every field."""
     head = json.loads(text)
     if not _fits(head, HEAD):
-        raise ValueError("this is no head of an entry")
+        raise ValueError("this is not a head of an entry")
     ptx_size, log_size = head["sizes"]
     ptx, log = entry[:ptx_size].decode(), entry[ptx_size : ptx_size + log_size].decode()
     cubin = Cubin(

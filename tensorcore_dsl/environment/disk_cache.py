@@ -33,7 +33,7 @@ def load(name: str, directory: Path | None = None) -> tuple[bytes, str] | None:
     """Code and text of an entry; None if it is missing or damaged.
 
     directory: a trusted one; by default that of all caches. ArgumentError if
-    TENSORCORE_DSL_CACHE_LIMIT is no size: it is read at the first use of the cache.
+    TENSORCORE_DSL_CACHE_LIMIT is not a size: it is read at the first use of the cache.
     """
     limit()
     path = _path(name, directory)
@@ -59,7 +59,7 @@ def load(name: str, directory: Path | None = None) -> tuple[bytes, str] | None:
 def store(name: str, code: bytes, text: str, directory: Path | None = None) -> None:
     """Store an entry in one step; errors of the disk are ignored.
 
-    ArgumentError if TENSORCORE_DSL_CACHE_LIMIT is no size.
+    ArgumentError if TENSORCORE_DSL_CACHE_LIMIT is not a size.
     """
     most = limit()
     path = _path(name, directory)

@@ -30,7 +30,7 @@ def kernel_in_file(name_in_file: str) -> tuple[Any, dict[str, Any]]:
         raise ArgumentError(f"there is no file {path!r}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None:
-        raise ArgumentError(f"{path!r} is no file of Python")
+        raise ArgumentError(f"{path!r} is not a file of Python")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(Path(path).resolve().parent))
     sys.modules[spec.name] = module
@@ -42,7 +42,7 @@ def kernel_in_file(name_in_file: str) -> tuple[Any, dict[str, Any]]:
     kernels = [n for n, value in names.items() if hasattr(value, "specialise")]
     if _of_other_compiler(names.get(name)):
         raise ArgumentError(
-            f"{name} in {path} is no kernel of @tc.kernel but of another compiler; tc.ptx takes it, and "
+            f"{name} in {path} is not a kernel of @tc.kernel but of another compiler; tc.ptx takes it, and "
             "`tensorcore-dsl check` runs a script that launches it with all checks"
         )
     if name not in kernels:

@@ -75,7 +75,7 @@ def _parsed(text: str) -> ast.Expression:
     try:
         return ast.parse(text.strip(), mode="eval")
     except SyntaxError:
-        raise ArgumentError(f"grid {text!r} is no expression; allowed are {_ALLOWED}") from None
+        raise ArgumentError(f"grid {text!r} is not an expression; allowed are {_ALLOWED}") from None
 
 
 def _c(node: ast.AST, text: str, types: Types, c_names: Mapping[str, str] | None = None) -> str:

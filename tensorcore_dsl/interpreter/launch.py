@@ -381,7 +381,7 @@ def _scheduler(order: Order | None, chunk: Chunk) -> Scheduler | None:
 def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:
     for what, size in (("grid", grid), ("block", block)):
         if len(size) != 3 or min(size) < (what == "block"):
-            raise ArgumentError(f"{what} {size} is no size: three positive numbers are needed")
+            raise ArgumentError(f"{what} {size} is not a size: three positive numbers are needed")
     threads = prod(block)
     if threads > 1024:
         raise ArgumentError(f"block {block} has {threads} threads; 1024 is the most")
@@ -400,7 +400,7 @@ def _cluster(kernel: Kernel, grid: Dim3, cluster: Dim3 | None) -> Dim3 | None:
         return None
     if len(cluster) != 3 or min(cluster) < 1 or prod(cluster) > MAX_CLUSTER:
         raise ArgumentError(
-            f"cluster {cluster} is no size: three positive numbers, together at most "
+            f"cluster {cluster} is not a size: three positive numbers, together at most "
             f"{MAX_CLUSTER} CTAs, are needed"
         )
     if any(n % c for n, c in zip(grid, cluster, strict=True)):

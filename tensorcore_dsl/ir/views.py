@@ -81,7 +81,7 @@ class PointerView:
 
 @dataclass(frozen=True)
 class BarrierView:
-    """`count` mbarriers in shared memory from `address` on; None: one that is no array."""
+    """`count` mbarriers in shared memory from `address` on; None: one that is not an array."""
 
     address: Extent
     count: int | None

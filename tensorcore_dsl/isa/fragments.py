@@ -119,7 +119,7 @@ def prepared(instr: Instruction) -> tuple[Any, Any]:
 def coords(instr: Instruction, name: str) -> np.ndarray:
     """(threads, slots, 2): the element of the matrix in each slot of an operand."""
     layout = instr.operand(name).layout
-    assert layout is not None, f"{instr.mnemonic}: {name} is no fragment"
+    assert layout is not None, f"{instr.mnemonic}: {name} is not a fragment"
     return layout.coords
 
 

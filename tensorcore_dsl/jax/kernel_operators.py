@@ -187,7 +187,7 @@ class Operator:
         built = kernel.specialise((), stand_ins)
         for name, loc in written_arrays(built.ir, kernel.runtime_names).items():
             if name not in self.outputs:
-                raise tc.ArgumentError(f"{kernel.__name__} writes {name!r} here, which is no output", loc)
+                raise tc.ArgumentError(f"{kernel.__name__} writes {name!r} here, which is not an output", loc)
         static = {name: shown(x) for name, x in values.items() if not _is_array(x)}
         described = repr(
             (built.ptx, sizes, sorted(static.items()), sorted(self.launch.items()), list(values))

@@ -106,7 +106,7 @@ def syncwarp(mask: SupportsIndex = ALL_LANES) -> None:
     Raises
     ------
     OperandError
-        A mask that is no integer.
+        A mask that is not an integer.
     Divergence
         In emulation: lanes of the mask that do not execute it.
 

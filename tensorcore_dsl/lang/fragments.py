@@ -488,7 +488,7 @@ def layout_of(operand: Any) -> Layout:
     if isinstance(operand, RegisterGroup) and operand.layout is not None:
         return operand.layout
     if not isinstance(operand, Operand) or operand.layout is None:
-        raise OperandError(f"{describe(operand)} is no fragment operand, such as {names.FRAGMENT_EXAMPLE}")
+        raise OperandError(f"{describe(operand)} is not a fragment operand, such as {names.FRAGMENT_EXAMPLE}")
     return operand.layout
 
 

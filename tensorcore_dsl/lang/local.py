@@ -159,7 +159,7 @@ def local(shape: int | tuple[int, ...], dtype: DTypeLike, fill: Any = 0) -> Loca
     Raises
     ------
     OperandError
-        A shape that is not known at compile time; a value that is no scalar.
+        A shape that is not known at compile time; a value that is not a scalar.
 
     Examples
     --------

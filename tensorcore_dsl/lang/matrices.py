@@ -57,7 +57,7 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     Raises
     ------
     OperandError
-        Another type, a shape that is no multiple of the fragment's, a tile of another CTA.
+        Another type, a shape that is not a multiple of the fragment's, a tile of another CTA.
     ArchError
         A target before sm_75.
 
@@ -264,7 +264,7 @@ def _check_tile(tile: Any, layout: Layout, advice: str) -> None:
     check_type(tile, layout, advice)
     if tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape:
         raise OperandError(
-            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple of it"
+            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is not a multiple of it"
         )
 
 

@@ -90,7 +90,7 @@ class PeerArray(Struct):
         shapes = {(tuple(getattr(a, "shape", ())), str(getattr(a, "dtype", ""))) for a in self.arrays}
         if len(shapes) != 1:
             raise ArgumentError(
-                "a PeerArray has one array for each rank, all of one shape and type; given are "
+                "a PeerArray has one array for each rank, all of one shape and type; got "
                 f"{listing(sorted(f'{dtype} {shape}' for shape, dtype in shapes)) or 'none'}"
             )
         for (first, one), (second, other) in combinations(enumerate(self.arrays), 2):

@@ -550,7 +550,7 @@ def check_async(pointer: Pointer, barrier: Any, what: str) -> None:
     if pointer.space != CLUSTER_SPACE or not getattr(barrier, "in_cluster", False):
         raise OperandError(
             f"{what} with barrier= goes to tile.remote(rank).at(...), and barrier= is "
-            f"bars[i].remote(rank); given are {describe(pointer)} and {describe(barrier)}"
+            f"bars[i].remote(rank); got {describe(pointer)} and {describe(barrier)}"
         )
 
 

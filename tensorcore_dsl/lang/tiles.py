@@ -163,7 +163,7 @@ def dynamic_shared(
     OperandError
         A shape that is not known at compile time.
     LayoutError
-        An offset that is no multiple, rows that the swizzle does not divide.
+        An offset that is not a multiple, rows that the swizzle does not divide.
     OutOfBounds
         In checked builds: tiles that overlap, or leave the memory of the launch.
 
@@ -185,7 +185,7 @@ def dynamic_shared(
     check_swizzle(shape, steps, dtype, swizzle)
     least = max(element_size(dtype), 8 * swizzle)
     if offset < 0 or offset % least:
-        raise LayoutError(f"offset {offset} of {dtype} elements is no multiple of {least} bytes")
+        raise LayoutError(f"offset {offset} of {dtype} elements is not a multiple of {least} bytes")
     kernel = builder().kernel
     kernel.dynamic = max(kernel.dynamic, DYNAMIC_ALIGN, 8 * swizzle)
     origin = emit(names.DYNAMIC_SHARED) + offset

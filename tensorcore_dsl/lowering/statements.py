@@ -102,7 +102,7 @@ class Body(Expressions):
         known = isinstance(value, values.KNOWN)
         if not isinstance(value, Number) and (not known or self.stores[name] < 2):
             if name in self.variables:
-                raise NotImplementedError(f"{name} is assigned again, and is no number")
+                raise NotImplementedError(f"{name} is assigned again, and is not a number")
             self.variables[name] = value
             return
         assigned = values.number(value)

@@ -152,6 +152,6 @@ def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
 def check_supported(instr: Instruction) -> None:
     """Raise OperandError for instructions that only kernels of `@tc.kernel` support."""
     if instr.opcode == names.SHARED_OPCODE:
-        raise OperandError(f"{instr} is no instruction: take the address of a cuda.shared.array")
+        raise OperandError(f"{instr} is not an instruction: take the address of a cuda.shared.array")
     if instr.opcode in (names.PRINT_OPCODE, names.CHECK_OPCODE):
         raise OperandError(f"{instr.opcode} needs strings in the module: call print()")

@@ -66,7 +66,7 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
     Raises
     ------
     TypingError
-        An index of another rank, a count or flag that is no constant.
+        An index of another rank, a count or flag that is not a constant.
 
     Notes
     -----
@@ -105,7 +105,7 @@ def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any =
     Raises
     ------
     TypingError
-        An index of another rank, another number of registers, a flag that is no constant.
+        An index of another rank, another number of registers, a flag that is not a constant.
 
     Notes
     -----
@@ -172,7 +172,7 @@ def _located(builder: Any, layout: Layout, thread: Any, slot: Any) -> tuple[Any,
 
 def _layout(operand: Operand) -> Layout:
     if operand.layout is None:
-        raise OperandError(f"operand {operand.name} is no fragment")
+        raise OperandError(f"operand {operand.name} is not a fragment")
     return operand.layout
 
 
@@ -200,7 +200,7 @@ def coordinates(operand: Operand) -> Any:
     Raises
     ------
     OperandError
-        An operand that is no fragment.
+        An operand that is not a fragment.
     """
     layout = _layout(operand)
 
@@ -261,7 +261,7 @@ def load_elements(operand: Operand) -> Any:
     Raises
     ------
     OperandError
-        An operand that is no fragment, or whose elements are smaller than a byte.
+        An operand that is not a fragment, or whose elements are smaller than a byte.
     """
     layout = _layout(operand)
     generate = _loader(operand, layout)
@@ -334,7 +334,7 @@ def store_elements(operand: Operand) -> Any:
     Raises
     ------
     OperandError
-        An operand that is no fragment, or whose elements are smaller than a byte.
+        An operand that is not a fragment, or whose elements are smaller than a byte.
     """
     layout = _layout(operand)
     generate = _storer(operand, layout)

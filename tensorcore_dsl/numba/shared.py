@@ -81,7 +81,7 @@ def cp_async(typingctx: Any, dst: Any, i: Any, src: Any, j: Any, bytes: Any, val
         raise TypingError(f"cp_async: bytes is {bytes}; it must be a constant, one of 4, 8, 16")
     for array, index in ((dst, i), (src, j)):
         if not isinstance(array, types.Array) or not registers.is_index(array, index):
-            raise TypingError(f"cp_async: {index} is no index of {array}")
+            raise TypingError(f"cp_async: {index} is not an index of {array}")
     if valid is not None and not isinstance(valid, (types.Integer, types.NoneType)):
         raise TypingError(f"cp_async: valid is {valid}; allowed is an integer")
     fills = isinstance(valid, types.Integer)

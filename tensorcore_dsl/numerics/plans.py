@@ -265,7 +265,7 @@ def _registers(
     """An operand in a register image of `total` threads."""
     threads, slots, _ = coordinates.shape
     if total % threads:
-        raise ValueError(f"{product}: {total} threads are no multiple of the {threads} of {name}")
+        raise ValueError(f"{product}: {total} threads are not a multiple of the {threads} of {name}")
     bits, low = storage
     packed = max(32 // bits, 1)
     slot = np.arange(slots)

@@ -93,7 +93,7 @@ class _Inliner(EagerDict):
             return
         function = self.text.functions.get(name)
         if function is None:
-            self.refuse(s, f"{name} is no function of the file")
+            self.refuse(s, f"{name} is not a function of the file")
         if name in active:
             self.refuse(s, f"{name} calls itself; recursion is not supported, write a loop")
         number = next(self.numbers)
@@ -104,7 +104,7 @@ class _Inliner(EagerDict):
         elif name in SYSTEM_CALLS:
             self.kernel.body.append(Statement(f"{CALL}.{name}", (*results, *arguments), None, s.loc))
         else:
-            self.refuse(s, f"{name} has no body in this file, and is no function of the system")
+            self.refuse(s, f"{name} has no body in this file, and is not a function of the system")
         self.kernel.body.append(Label(f"{number} behind", s.loc))
 
     def call_pointer(

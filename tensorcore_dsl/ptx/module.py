@@ -77,7 +77,7 @@ def load(source: str | Path) -> Module:
     try:
         text = path.read_text(encoding="utf-8") if path else str(source)
     except UnicodeDecodeError:
-        raise ArgumentError(f"{path} is no text: load takes PTX, not machine code") from None
+        raise ArgumentError(f"{path} is not text: load takes PTX, not machine code") from None
     return Module(syntax.parse(text, str(path or "<ptx>")), text)
 
 

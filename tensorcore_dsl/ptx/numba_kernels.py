@@ -54,7 +54,7 @@ def from_numba(kernel: Any, arch: str = "sm_90a") -> NumbaKernel:
     >>> report = tc.ptx.from_numba(cuda.jit(double))[4, 32](x)                     # doctest: +SKIP
     """
     if not hasattr(getattr(kernel, "py_func", kernel), "__code__"):
-        raise ArgumentError(f"{kernel!r} is no kernel of Numba, nor a function that could be one")
+        raise ArgumentError(f"{kernel!r} is not a kernel of Numba, nor a function that could be one")
     return NumbaKernel(kernel if hasattr(kernel, "py_func") else numba_cuda().jit(kernel), arch)  # type: ignore[attr-defined]
 
 

@@ -205,12 +205,12 @@ class _Reader:
             return None, False
         predicate = self.register(s.guard[0], s)
         if predicate.type.register_bits != 1:
-            self.refuse(f"{s.opcode}: {s.guard[0]} is no predicate", s.loc)
+            self.refuse(f"{s.opcode}: {s.guard[0]} is not a predicate", s.loc)
         return predicate, s.guard[1]
 
     def register(self, name: str, s: Statement) -> nodes.Value:
         if name not in self.values:
-            self.refuse(f"{s.opcode}: {name} is no register of {self.function.name}", s.loc)
+            self.refuse(f"{s.opcode}: {name} is not a register of {self.function.name}", s.loc)
         return self.values[name]
 
     def opposite(self, value: nodes.Value, loc: Loc) -> nodes.Value:
@@ -224,7 +224,7 @@ class _Reader:
     def branch(self, s: Statement, at: int) -> None:
         target = ", ".join(map(text_of, s.operands))
         if target not in self.label_positions:
-            self.refuse(f"{s.opcode}: {target or 'nothing'} is no label of {self.function.name}", s.loc)
+            self.refuse(f"{s.opcode}: {target or 'nothing'} is not a label of {self.function.name}", s.loc)
         if self.label_positions[target] < at:
             self.around(s, [nodes.Goto(target, None, s.loc)])
             return
@@ -248,7 +248,7 @@ class _Reader:
         (_, name), offset = (address[1], address[2]) if address[0] == "sum" else (address, 0)
         kind = s.opcode.rpartition(".")[2]
         if name not in self.declared:
-            self.refuse(f"{s.opcode}: {name} is no parameter of {self.function.name}", s.loc)
+            self.refuse(f"{s.opcode}: {name} is not a parameter of {self.function.name}", s.loc)
         after: list[nodes.Node] = []
         for i, item in enumerate(target[1:] if target[0] == "group" else [target]):
             if item == SINK:
@@ -496,7 +496,7 @@ class _Reader:
         if text == "WARP_SZ":
             return 32
         if kind != "number":
-            self.refuse(f"{s.opcode}: {text} is no register, special register, number or variable", s.loc)
+            self.refuse(f"{s.opcode}: {text} is not a register, special register, number or variable", s.loc)
         floating = is_decimal(text) or text[:2].lower() in ("0f", "0d")
         if not floating if o.dtype in (dtypes.f32, dtypes.f64) else o.dtype.kind in "su" and is_decimal(text):
             self.refuse(f"{s.opcode}: {o.name} is a number of type .{o.dtype}, not {text}", s.loc)

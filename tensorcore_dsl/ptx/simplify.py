@@ -185,7 +185,7 @@ class _Simplifier:
     def jumps(self, s: Statement) -> Iterator[Statement | Label]:
         index, table = s.operands[0], s.operands[1][1]
         if table not in self.tables:
-            raise UnsupportedSyntax(f"{s.opcode}: {table} is no table of labels", s.loc)
+            raise UnsupportedSyntax(f"{s.opcode}: {table} is not a table of labels", s.loc)
         behind = f"{next(self.numbers)} behind the table"
         if s.guard is not None:
             yield jump(behind, s, negated(s.guard))

@@ -195,7 +195,7 @@ class _Parser:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                self.refuse(f"{text[position]!r} is no part of PTX", Loc(filename, line))
+                self.refuse(f"{text[position]!r} is not part of PTX", Loc(filename, line))
             if match.lastgroup != "space":
                 texts = _DIRECTIVE.findall(match[0]) if match[0][0] == "." else [match[0]]
                 self.tokens += [Token(text, line) for text in texts]
@@ -303,7 +303,7 @@ class _Parser:
         if word == ".address_size" and text != "64":
             self.refuse(f".address_size {text} is not supported; 64 is")
         if word == ".version" and not re.fullmatch(r"\d+\.\d+", text):
-            self.refuse(f".version {text} is no version of PTX, such as 8.0")
+            self.refuse(f".version {text} is not a version of PTX, such as 8.0")
         self.take()
         while self.accepts(","):
             self.take()
@@ -365,7 +365,7 @@ class _Parser:
                 self.skip_statement()
                 continue
             if self.next not in _DIRECTIVES:
-                self.refuse(f"{self.next!r} is no directive of a kernel: {', '.join(_DIRECTIVES)}")
+                self.refuse(f"{self.next!r} is not a directive of a kernel: {', '.join(_DIRECTIVES)}")
             word, numbers = self.take(), []
             while self.next[:1].isdigit():
                 numbers.append(self.number())

@@ -67,7 +67,7 @@ def from_triton(
     >>> report = kernel[4](x, y, out, 500)                                         # doctest: +SKIP
     """
     if not hasattr(kernel, "arg_names"):
-        raise ArgumentError(f"{kernel!r} is no kernel of Triton; @triton.jit makes one")
+        raise ArgumentError(f"{kernel!r} is not a kernel of Triton; @triton.jit makes one")
     values = dict(constants or {})
     unknown = values.keys() - set(kernel.arg_names)
     if unknown:
@@ -138,7 +138,9 @@ class TritonKernel(ForeignKernel):
         try:
             return self.function.run(*readable, grid=grid, warmup=warmup, **self.constants, **self.options)
         except KeyError as error:
-            raise ArgumentError(f"{_name(self.function)}: {error} is no type or option of Triton") from error
+            raise ArgumentError(
+                f"{_name(self.function)}: {error} is not a type or option of Triton"
+            ) from error
         except TypeError as error:  # Triton's dynamic_func binds the arguments.
             text = str(error).removeprefix("dynamic_func() ")
             raise ArgumentError(f"{_name(self.function)}: {text}") from error

@@ -226,7 +226,7 @@ def describe(obj: Any, name: str = "argument", declared: DType | None = None) ->
 
 
 def _instead(obj: Any) -> str:
-    """Advise what to pass instead of an object that is no argument."""
+    """Advise what to pass instead of an object that is not an argument."""
     if isinstance(obj, (list, tuple)) and obj and all(isinstance(i, (int, float)) for i in obj):
         return "; pass np.array(...), or annotate the parameter with tc.Const"
     return "; a parameter annotated with tc.Const takes any value, known at compile time"
@@ -477,5 +477,5 @@ class Packer(EagerDict):
         actual = tuple(argument.type for argument in arguments)
         if actual != self.types:
             raise ArgumentError(
-                f"the kernel is compiled for ({listing(self.types)}); given are ({listing(actual)})"
+                f"the kernel is compiled for ({listing(self.types)}); got ({listing(actual)})"
             )

@@ -108,7 +108,7 @@ class LaunchConfig:
             return
         if any(g % c for g, c in zip(self.grid, self.cluster, strict=True)):
             fixed = ", which the kernel is compiled for" if self.cluster_in_code else ""
-            raise LaunchError(f"grid {self.grid} is no multiple of cluster {self.cluster}{fixed}")
+            raise LaunchError(f"grid {self.grid} is not a multiple of cluster {self.cluster}{fixed}")
         x, y, z = self.cluster
         if x * y * z > 16:
             raise LaunchError(

@@ -308,7 +308,7 @@ def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     Parameters
     ----------
     x : Tensor
-        M / world x K, bf16 or f16: this rank's rows. Rows that are no multiple of 64 cost copies.
+        M / world x K, bf16 or f16: this rank's rows. Rows that are not a multiple of 64 cost copies.
     weight : Tensor
         N x K, of the type of x: this rank's rows of a weight that is split along N.
     group : torch.distributed.ProcessGroup or str, optional

@@ -61,7 +61,9 @@ def check(name: str, call: Call, settings: Settings, stream: Any) -> None:
         for parameter in getattr(settings, title):
             value = call.runtime_named[parameter]
             if not isinstance(describe(value, f"argument {parameter!r}").type, ArrayType):
-                raise ArgumentError(f"{name}: {title} names {parameter!r}, which is no array but {value!r}")
+                raise ArgumentError(
+                    f"{name}: {title} names {parameter!r}, which is not an array but {value!r}"
+                )
     if current_target() == "cpu":
         return
     handle = current_stream(call.runtime) if stream is None else stream_handle(stream)

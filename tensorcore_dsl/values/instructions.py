@@ -573,7 +573,7 @@ class InstructionBuilder:
     def zeros(self, operand: Operand) -> RegisterGroup:
         """A fragment of zeros."""
         if operand.layout is None:
-            raise OperandError(f"operand {operand.name} is no fragment: only fragments have zeros()")
+            raise OperandError(f"operand {operand.name} is not a fragment: only fragments have zeros()")
         register = self.new_value(type_of(operand))
         self.append(Assign(register, (Const(0, element_type(operand)),)))
         return RegisterGroup(register, operand)

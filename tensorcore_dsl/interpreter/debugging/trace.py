@@ -140,7 +140,7 @@ class Recorder:
     def _record(self, machine: Machine, mark: Mark, name: str, threads: np.ndarray) -> None:
         ctx, loc = machine.ctx, mark.loc
         scope = mark.scopes[0]
-        view = scope.variables.get(name, views.Missing("it is no variable of this function"))
+        view = scope.variables.get(name, views.Missing("it is not a variable of this function"))
         contents = Contents(ctx, kept_registers(machine), threads, ctx.mask)
         value = contents.attempt(view)
         if isinstance(view, views.Register) and not isinstance(value, str):

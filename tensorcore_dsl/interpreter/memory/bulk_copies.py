@@ -496,7 +496,7 @@ class BulkCopies:
             advised = f" ({advised})" if what == "shared" else ""
             raise Misaligned(
                 f"a bulk copy of {self.chunk.describe(thread)} names {what} {number:#x}, which "
-                f"is no multiple of {align}{advised}"
+                f"is not a multiple of {align}{advised}"
             )
 
     def _refuse(self, code: int, address: int, cta: int, thread: int, box: TensorBox, verb: str) -> NoReturn:

@@ -238,4 +238,4 @@ class GlobalMemory(accesses.WordMemory):
             raise OutOfBounds(f"{what}: {where}")
         if code == shadow.READ_ONLY:
             raise EmulationError(f"read-only memory: {what}: {where}")
-        raise Misaligned(f"{what}, which is no multiple of {size}: {where}")
+        raise Misaligned(f"{what}, which is not a multiple of {size}: {where}")

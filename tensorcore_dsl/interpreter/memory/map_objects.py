@@ -98,7 +98,8 @@ class MapObjects:
             return self.boxes[index]
         if index >= 0:
             raise EmulationError(
-                f"{address:#x} is no address of a tensor map of this launch ({self.chunk.describe(thread)})"
+                f"{address:#x} is not an address of a tensor map of this launch "
+                f"({self.chunk.describe(thread)})"
             )
         data, who = self._read(thread, address), self.chunk.describe(thread)
         fields, known = np.frombuffer(data, OBJECT)[0], self.known.get((thread // self.chunk.group, address))
@@ -139,7 +140,7 @@ class MapObjects:
         start = virtual if virtual >= 0 else self.memory.arguments.virtual(address_of_array)
         if start is None:
             raise EmulationError(
-                f"the tensor map at {address:#x} ({who}): its array is no argument of this launch; pass "
+                f"the tensor map at {address:#x} ({who}): its array is not an argument of this launch; pass "
                 "the array, which the emulator needs to see, to the kernel that copies"
             )
         name, real = self.memory.locate(start, reach, f"tensor {verb}", thread)

@@ -126,7 +126,7 @@ class SharedMemory(accesses.WordMemory):
             raise OutOfBounds(f"{what}: the CTA has {extent}")
         if code == shadow.MISALIGNED:
             tile_text = self.chunk.program.tiles.misaligned(address, size)
-            raise Misaligned(f"{what}, which is no multiple of {size}{tile_text}")
+            raise Misaligned(f"{what}, which is not a multiple of {size}{tile_text}")
         if code == shadow.STILL_READ:
             reader = self.sanitizer.proxies.reader(cta, address)
             raise EmulationError(f"{what}: these bytes are still read by {reader}")

@@ -132,7 +132,7 @@ def order_of(order: Any) -> Order | None:
         return schedule
     if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 0:
         raise ArgumentError(
-            f"order {order!r} is no seed: a whole number, 0 or more, is needed, a schedule as "
+            f"order {order!r} is not a seed: a whole number, 0 or more, is needed, a schedule as "
             "kernel.explore prints it, such as 'up b0w2@17', or None for the emulator's own order"
         )
     return int(order)

@@ -163,7 +163,7 @@ class NamedBarriers:
         raise EmulationError(
             {
                 BAD_ID: f"barrier {which} does not exist: a CTA has barriers 0 to 15 ({who})",
-                BAD_COUNT: f"barrier {which}: the thread count {count} is no positive multiple of 32 "
+                BAD_COUNT: f"barrier {which}: the thread count {count} is not a positive multiple of 32 "
                 f"of at most {self.full} ({who})",
                 MISMATCH: f"barrier {which}: {who} expects {count or 'all'} threads, those before it "
                 "expected another number",
