@@ -8,7 +8,7 @@ import tensorcore_dsl as tc
 
 @tc.kernel
 def drops(out, mistake: tc.Const = ""):
-    """Warp 0 arrives once and leaves; warp 1 alone completes the phases behind."""
+    """Warp 0 arrives once and leaves; warp 1 alone completes the phases after it."""
     tc.launch_bounds(64)
     bar, t = tc.mbarriers(1)[0], tc.threadIdx.x
     if t == 0:

@@ -366,7 +366,7 @@ def float_functions(out, n: tc.s32, a: tc.f32, b: tc.f32):
     ],
 )
 def test_functions_of_math_compute_in_floats(a, b):
-    """Of integers and halves too, and beyond the range of the squares."""
+    """Integers and halves too, and beyond the range of the squares."""
     n, out = 50000, np.zeros(11)
     float_functions.emulate[1, 1](out, n, a, b)
     with np.errstate(over="ignore"):

@@ -30,7 +30,7 @@ def explained(*arrays: Any, **options: Any) -> dict[str, str]:
 def test_numpy_in_the_order_of_the_text_has_the_bits_of_the_total(family: str) -> None:
     """Scores are whole numbers and the scale is ln 2, so P holds exact powers of two.
 
-    A lane that has added the greatest element of P loses the small sums of all tiles behind it.
+    A lane that has added the greatest element of P loses the small sums of all tiles after it.
     """
     count = 4096
     q, k, v = operands(1, count, 8)

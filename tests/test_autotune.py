@@ -541,7 +541,7 @@ def strided() -> Any:
 @needs_assembler
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_arrays_of_a_gpu_are_restored(gpu, contiguous):
-    """Before each launch, and behind the last that is measured."""
+    """Before each launch, and after the last that is measured."""
     base, view = strided()
     x = np.arange(8, dtype=np.float32) if contiguous else view
     total = np.zeros(8, np.float32) if contiguous else strided()[1]

@@ -436,7 +436,7 @@ def test_explain_bits():
         kernels.explain_bits("plan")
 
 
-def test_what_is_refused():
+def test_refuses_wrong_arguments():
     a, b = numbers(64, 512, dtype=F32), numbers(512, 64, dtype=F32, order="F")
     with pytest.raises(tc.ArgumentError, match="'any' or 'batch_invariant'"):
         kernels.gemm(a, b, bits="free")

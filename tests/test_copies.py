@@ -262,7 +262,7 @@ def test_swiglu_and_grouped_products_warn_of_copies():
 
 
 def test_once_for_a_line_and_a_reason():
-    """Of Python's usual filter; shapes are not part of the text."""
+    """By Python's usual filter; shapes are not part of the text."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for rows in (16, 32, 16, 48):

@@ -29,7 +29,7 @@ BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 
 @tc.kernel
 def write(x, start: tc.s32 = 0):
-    """Writes before and behind the trigger."""
+    """Writes before and after the trigger."""
     i = start + tc.blockIdx.x * 32 + tc.threadIdx.x
     x[i] = i + 1  # one
     tc.griddep_launch_dependents()
@@ -107,7 +107,7 @@ def one_block_waits(x, out, everyone: tc.Const = True):
 
 @tc.kernel
 def block_tells_block(x, flag, out, wait: tc.Const = True):
-    """CTA 0 waits and signals; CTA 1 reads behind the signal."""
+    """CTA 0 waits and signals; CTA 1 reads after the signal."""
     if tc.blockIdx.x == 0:
         if wait:
             tc.griddep_wait()
@@ -182,7 +182,7 @@ def pdl(kernel, grid=2, block=32, **options):
 
 
 def pair(front, behind, *others):
-    """Case of a launch, and of a dependent one behind it with the same array."""
+    """Case of a launch, and of a dependent one after it with the same array."""
 
     def case(bug):
         x = zeros()
@@ -194,8 +194,8 @@ def pair(front, behind, *others):
 
 PAIRS = {
     "a wait is missing": pair(write, lambda x, bug: pdl(use)(x, zeros(), wait=not bug)),
-    "wait behind the read": pair(write, lambda x, bug: pdl(use_early if bug else use)(x, zeros())),
-    "access behind the trigger": pair(write_late, lambda x, bug: pdl(use)(x, zeros(), wait=not bug)),
+    "wait after the read": pair(write, lambda x, bug: pdl(use_early if bug else use)(x, zeros())),
+    "access after the trigger": pair(write_late, lambda x, bug: pdl(use)(x, zeros(), wait=not bug)),
     "no trigger": pair(write_untriggered, lambda x, bug: pdl(use)(x, zeros(), wait=not bug)),
     "write of what is read": pair(read, lambda x, bug: pdl(overwrite)(x, wait=not bug), zeros()),
     "write of what is written": pair(write, lambda x, bug: pdl(overwrite)(x, wait=not bug)),
@@ -314,7 +314,7 @@ def host_waits(bug):
 
 
 def event_in_front(bug):
-    """A launch behind a wait for an event is no dependent launch: it waits for its stream."""
+    """A launch after a wait for an event is no dependent launch: it waits for its stream."""
     x, moment = zeros(), tc.Event()
     write[2, 32](x)
     if not bug:
@@ -376,7 +376,7 @@ def leave_bounds_if_early(x, out):
 
 
 def results(kernel, *arguments, n=40, checks=False, **options):
-    """What is found in launches of `write_late` and of a kernel behind it."""
+    """What is found in launches of `write_late` and of a kernel after it."""
 
     def launches(x):
         write_late[2, 32](x)

@@ -185,7 +185,7 @@ def test_product(m, n, k):
 @pytest.mark.parametrize(
     "name", ["cp_async_wait", "fence_proxy_async", "wgmma_wait", "wgmma_commit", "cp_async_commit"]
 )
-def test_what_the_kernel_needs_is_missed(monkeypatch, name):
+def test_synchronisation_that_the_kernel_needs_is_missed(monkeypatch, name):
     """Without it the result is wrong: the stand-ins promise no more than the hardware."""
     monkeypatch.setattr(Block, name, lambda self, *arguments: arguments[-1] if arguments else None)
     a, b = operands(128, 128, 96)

@@ -164,7 +164,7 @@ def of_parts_in_memory(shape: tuple[int, ...], orders: str, split_k: int) -> byt
 @pytest.mark.parametrize("swap_ab", [False, True])
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name, swap_ab):
-    """Of operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K.
+    """Operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K.
 
     Two layouts for each configuration: they differ in the loads of either operand alone.
     """

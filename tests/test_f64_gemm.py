@@ -193,7 +193,7 @@ def test_the_kernel_of_sm_80_runs_other_tiles(config):
 @pytest.mark.parametrize("split_k", [1, 2])
 @pytest.mark.parametrize("N", [40, 35])
 def test_epilogues(split_k, N):
-    """Of elements, with C in rows and in columns, and with arrays as large as D."""
+    """Epilogues of elements, with C in rows and in columns, and with arrays as large as D."""
     a, b, c, bias = matrix(33, 80), matrix(80, N), matrix(33, N, order="F"), matrix(1, N)[0]
     config = AmpereConfig(32, 32, 16, 16, 32, 3, split_k=split_k)
     starts = (0,) if split_k == 1 else (0, 32)
@@ -250,7 +250,7 @@ def config(M: int, N: int, K: int) -> AmpereConfig:
 
 
 @pytest.mark.quick
-def test_what_is_chosen():
+def test_choices_of_f64():
     """Flat tiles for few rows, tall ones for few columns, parts of K for few tiles."""
     assert config(8, 8192, 8192).BM == 16 and config(16384, 8, 8192).BN == 16
     assert config(64, 64, 8192).split_k >= 8

@@ -66,7 +66,7 @@ def test_what_could_differ_is_left_alone(name):
 
 
 def test_accumulators_of_wgmma_are_not_kept_alive():
-    """A use moved behind the next product would need a copy of the whole accumulator."""
+    """A use moved after the next product would need a copy of the whole accumulator."""
     wgmma = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
     kind = "f32*4@wgmma.D.64x8.f32"
     body = f"""%9:{kind} <- 0.0

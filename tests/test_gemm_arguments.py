@@ -199,7 +199,7 @@ def test_wrong_arguments_are_refused(name):
 
 
 def test_equal_numbers_are_not_the_same_call():
-    """What is refused stays refused behind a call with an equal number, and zeros keep their sign."""
+    """What is refused stays refused after a call with an equal number, and zeros keep their sign."""
     sparse = kernels.compress(H, prune=True)
     for a in (H, sparse):
         for alpha in (1, 1.0, np.float32(1)):

@@ -120,7 +120,7 @@ def test_kernel_and_emulated_instruction_agree(mnemonic):
 
 @pytest.mark.thorough
 def test_every_matrix_form_has_a_probe():
-    """Of sm_90a: all but fences and waits."""
+    """All forms of sm_90a but fences and waits."""
     probed = {p.instr.mnemonic for p in matrix_probes.probes_of(ARCH)}
     opcodes = ("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix")
     for instr in isa.instructions():

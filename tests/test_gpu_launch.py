@@ -69,7 +69,7 @@ def test_handles_follow_the_current_stream():
         prepared(x, y, 1.0, 1000)
         ended = torch.cuda.Event()
         ended.record()
-    assert not ended.query()  # the launch waits behind what its stream does
+    assert not ended.query()  # the launch waits for what its stream does
     stream.synchronize()
     assert (y == 2).all()
 

@@ -310,7 +310,7 @@ OFFSETS = groups_of((30, 34))
         ((A, B, OFFSETS), {"config": HopperConfig(pingpong=True)}, "takes no pingpong=True"),
     ],
 )
-def test_what_groups_along_k_refuse(arguments, options, text):
+def test_groups_along_k_refuse_wrong_arguments(arguments, options, text):
     with pytest.raises(tc.ArgumentError, match=text):
         kernels.k_grouped_gemm(*arguments, **options)
 

@@ -158,7 +158,7 @@ def test_swapped_tf32(name):
 
 @pytest.mark.parametrize("orders", ["FC", "CC", "FF"])
 def test_transposed_tiles_have_the_bits_of_others(orders):
-    """Of a batch, with row reductions, and of tiles that reach beyond A, B and K."""
+    """A batch, with row reductions, and tiles that reach beyond A, B and K."""
     draw = np.random.default_rng(4)
     a, b = (draw.standard_normal(s).astype(np.float32) for s in ((2, 72, 104), (104, 40)))
     laid_out = a if orders[0] == "C" else a.swapaxes(1, 2).copy().swapaxes(1, 2), np.array(b, order=orders[1])

@@ -436,7 +436,7 @@ class TestClusters:
 
     @pytest.mark.usefixtures("library")
     def test_a_phase_that_expects_its_bytes_last_releases_at_once(self):
-        """The store is still read when the phase ends, and waited for behind that."""
+        """The store is still read when the phase ends, and waited for after that."""
         source, out = np.arange(32, dtype=np.int32), np.zeros(32, np.int32)
         with pytest.raises(EmulationError, match="these bytes are still read by a bulk store"):
             run(released_too_early, 1, 64, source.reshape(1, 32), out.reshape(1, 32))
@@ -444,7 +444,7 @@ class TestClusters:
 
 @tc.kernel
 def released_too_early(source: tc.Array, out: tc.Array):
-    """Warp 0 loads tile[1] and lets its phase expect the bytes behind that."""
+    """Warp 0 loads tile[1] and lets its phase expect the bytes after that."""
     tc.launch_bounds(64)
     tile, full = tc.shared((2, 32), tc.s32, align=128), tc.mbarriers(1)[0]
     warp, lane = tc.warp_id(), tc.lane_id()

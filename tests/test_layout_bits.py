@@ -29,7 +29,7 @@ def any_place(draw: Draw) -> str:
 
 
 def places_for(draw: Draw, wgmma: bool) -> tuple[str, ...]:
-    """Of A, B, C and out; TMA reads A and B by multiples of 16 bytes, and out has rows."""
+    """The layouts of A, B, C and out; TMA reads A and B by multiples of 16 bytes, and out has rows."""
     a, b = (order + draw.choice(WGMMA_GAPS if wgmma else GAPS) for order in "nt")
     return a, b, any_place(draw), "n" + draw.choice(GAPS) if wgmma else any_place(draw)
 
@@ -44,7 +44,7 @@ def copy(x: Any, dtype: str, place: str) -> Any:
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1 << 30), st.sampled_from(TYPES))
 def test_layouts_change_no_bits(seed, dtype):
-    """Of A, B, C and out, within a family; nor does a fresh result, or C itself as the result."""
+    """Nor do a fresh result, or C itself as the result; layouts are those of A, B, C and out, within a family."""
     draw = Draw(seed)
     wgmma = dtype != "f64" and draw.chance(50)
     M, N = draw.choice((1, 7, 16, 33, 72)), draw.choice((16, 48, 80) if wgmma else (1, 7, 33, 72))

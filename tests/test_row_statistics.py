@@ -220,7 +220,7 @@ def test_arrays_for_both_results():
     assert np.array_equal(statistics, [d.sum(2), d.max(2)])
 
 
-def test_what_was_prepared_is_told_apart():
+def test_prepared_launches_are_told_apart():
     """Calls that differ in `rows`, or in which array is which, by the same shapes and types."""
     a, b = whole(48, 64), whole(64, 48, order="F")
     d = a.astype(F32) @ b.astype(F32)

@@ -70,7 +70,7 @@ def test_the_ends_of_ranges():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_sparse_comes_back(dtype):
+def test_sparse_arrays_come_back(dtype):
     a = pruned(whole(70, 136, dtype=dtype))
     actual = kernels.compress(a)
     assert same_bits(kernels.decompress(actual), a)
@@ -108,7 +108,7 @@ def test_torch_packs_with_kernels():
 
 
 @pytest.mark.quick
-def test_what_is_not_sparse():
+def test_refuses_dense_arrays():
     a = np.zeros((8, 20), np.float16)
     a[5, 12:15] = 1
     with pytest.raises(tc.ArgumentError) as error:
@@ -120,7 +120,7 @@ def test_what_is_not_sparse():
 
 
 @pytest.mark.quick
-def test_what_cannot_be_packed():
+def test_refuses_arrays_that_cannot_be_packed():
     with pytest.raises(tc.ArgumentError, match="sparse matrices hold f16, bf16, .*; f64 was given"):
         kernels.compress(np.ones((4, 4)))
     with pytest.raises(tc.ArgumentError, match=r"a has shape \(4,\); a matrix is needed"):
@@ -219,7 +219,7 @@ def test_alpha_beta_c_finish_and_out():
     assert np.array_equal(out, 2 * exact(pruned(a), b) - c + 0.5)
 
 
-def test_what_was_decided_is_kept(monkeypatch):
+def test_decisions_are_kept(monkeypatch):
     """Operands alike, results of their own; another wish is another decision."""
     made = []
     prepare = sparse_module._prepare

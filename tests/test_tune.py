@@ -160,7 +160,7 @@ def test_row_reductions_need_wgmma(hopper):
     assert isinstance(plan(a, b, None, d, row_reductions=rows).config, HopperConfig)
 
 
-def test_what_fails_is_left_behind():
+def test_configurations_that_fail_are_never_the_best():
     def seconds(config):
         if config.cluster_size == 1:
             raise tc.LaunchError("too much shared memory\nand more")

@@ -104,7 +104,7 @@ def test_tf32_drops_what_tensor_cores_do_not_read(along_k):
 
 @pytest.mark.parametrize("along_k", [True, False])
 @pytest.mark.parametrize("sizes", [(1, 8), (8, 1)], ids=str)
-def test_what_becomes_of_the_sums(along_k, sizes):
+def test_sums_are_scaled_and_added_to_c(along_k, sizes):
     """alpha, C and an epilogue; operands with gaps between lines, at any address."""
     M, N, K = (1, 45, 300) if sizes[0] == 1 else (45, 1, 300)
     a, b = problem(M, N, K, along_k)
@@ -181,7 +181,7 @@ def planned(M: int, N: int, K: int, **options: Any) -> Any:
     return kernels.plan(a, b, None, np.empty((M, N), F32), **options)
 
 
-def test_what_is_chosen():
+def test_choices_of_vector_kernels():
     """Few rows or columns of a product that fills the GPU; other kernels where sums have to be
     those of other rows, or in f16, or where there are few lines or a short K."""
     assert isinstance(planned(1, 28672, 4096).config, VectorConfig)
@@ -263,7 +263,7 @@ def test_the_bits_are_explained():
         (F32, VectorConfig(8, 1, along_k=False), "along_k must be True"),
     ],
 )
-def test_what_is_refused(dtype, config, message):
+def test_refuses_wrong_configurations(dtype, config, message):
     a, b = np.empty((1, 512), dtype), np.empty((512, 64), dtype, "F")
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.plan(a, b, None, None, config=config)
