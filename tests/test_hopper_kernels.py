@@ -310,7 +310,7 @@ def test_tiles_at_the_edge_are_loaded_in_smaller_boxes(changes):
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_slots_fill_shared_memory(name):
+def test_stages_fill_shared_memory(name):
     config = HopperConfig(**FEATURES[name]).with_stages(99)
     slot = (config.BM + config.BN) * 128 * config.k_slabs
     buffers = config.staging_buffers(config.BN)

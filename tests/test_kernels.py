@@ -88,7 +88,7 @@ def test_out_is_written_and_returned():
     assert np.array_equal(out, exact(a, b))
 
 
-def test_sums_in_f16():
+def test_default_kernels_sum_in_f16():
     a, b = np.full((16, 64), 1, np.float16), np.full((64, 8), 0.25, np.float16)
     assert (kernels.gemm(a, b, accumulate=tc.f16) == 16).all()
 
@@ -220,7 +220,7 @@ def test_obstacles_of_wgmma_are_named():
 @pytest.mark.parametrize("M", [1, 16, 64, 128, 1000, 4096])
 @pytest.mark.parametrize("N", [8, 128, 4096, 28672])
 @pytest.mark.parametrize("b_k_major", [True, False])
-def test_rings_fit_shared_memory(M, N, b_k_major):
+def test_stages_of_choices_fit_shared_memory(M, N, b_k_major):
     for _, config in ranking(ProblemShape(M, N, 4096, b_k_major=b_k_major)):
         slots = config.stages * config.k_slabs * (config.BM + config.BN) * SWIZZLE_BYTES
         assert config.stages >= 3

@@ -55,16 +55,16 @@ def document(**others: Any) -> dict[str, Any]:
 
 def test_the_table_holds_what_was_recorded():
     """A time that is twenty times the fastest is a mistake of the measurement, and left out."""
-    found = [*learn.recorded(document()), *learn.recorded(document(options={"held_out": True}))]
-    assert [[type(c) for c, _ in r["trials"]] for r in found[:2]] == [
+    recorded = [*learn.recorded(document()), *learn.recorded(document(options={"held_out": True}))]
+    assert [[type(c) for c, _ in r["trials"]] for r in recorded[:2]] == [
         [HopperConfig, AmpereConfig, VectorConfig],
         [AmpereConfig],
     ]
-    assert [r["held_out"] for r in found] == [False, False, True, True]
-    assert [r["short"] for r in found] == [False, True] * 2
+    assert [r["held_out"] for r in recorded] == [False, False, True, True]
+    assert [r["short"] for r in recorded] == [False, True] * 2
     assert not any(r["short"] for r in learn.recorded(document(method={"order": "random"})))
-    again = learn.unpack(learn.pack(found))
-    assert again == [{key: r[key] for key in again[0]} for r in found]
+    again = learn.unpack(learn.pack(recorded))
+    assert again == [{key: r[key] for key in again[0]} for r in recorded]
 
 
 def test_stored_trees_answer_as_those_that_were_grown():
@@ -116,15 +116,15 @@ def test_trees_learn_what_the_roofline_leaves_out(monkeypatch):
 
 def test_timings_are_expected_of_the_gpu_that_was_measured():
     """Its memory decides how long a product takes that is limited by it, and no other."""
-    found = {}
+    rooflines = {}
     for gpu in learn.MEMORY:
         results = [
             vars(Case("bf16", *size))
             | {"gpu": gpu, "held_out": False, "short": False, "trials": [(TILES[0], 1.0)]}
             for size in ((64, 8192, 8192), SIZES[3])
         ]
-        found[gpu] = learn.Timings(results).roofline
-    by_memory, by_products = found["NVIDIA H100 80GB HBM3"] / found["NVIDIA H200"]
+        rooflines[gpu] = learn.Timings(results).roofline
+    by_memory, by_products = rooflines["NVIDIA H100 80GB HBM3"] / rooflines["NVIDIA H200"]
     assert 1.2 < by_memory < 1 / 0.7 and 1 <= by_products < 1.05
 
 
@@ -142,8 +142,8 @@ def test_the_menu_has_what_was_nearly_the_fastest(monkeypatch):
     timings = made_up({TILES[2]: 2.0})
     timings.seconds[timings.index < 3] *= np.tile([1.0, 1.0, 0.1], 3)  # too seldom
     rows = learn.selected(timings)["hopper"].tolist()
-    found = {config_of(HopperConfig, row) for kind, *row in rows if kind == WGMMA}
-    assert TILES[2] not in found and found & {*TILES}
+    configs = {config_of(HopperConfig, row) for kind, *row in rows if kind == WGMMA}
+    assert TILES[2] not in configs and configs & {*TILES}
 
 
 def test_the_menu_of_the_package_has_all_kinds():
