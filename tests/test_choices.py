@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.host import describe
+from tensorcore_dsl.kernels.choosing import features, menu
 from tensorcore_dsl.kernels.host.plan import Plan, make_plan
 from tensorcore_dsl.kernels.problem import families
 from tensorcore_dsl.kernels.problem.families import family_of
 from tensorcore_dsl.kernels.problem.gemm_problem import GemmProblem
+from tensorcore_dsl.kernels.problem.problem_shape import ProblemShape
 from tests.fake_gpu import FakeGpu, OnGpu
 from tests.fuzz import product_cases
 
@@ -178,3 +181,15 @@ def test_neither_gaps_nor_addresses_change_the_order_of_summation():
             families_chosen.add((family_of(plan.config), bool(plan.copies)))
         assert len({*texts}) == 1, (dtype, M, N, K, orders, options, texts)
     assert families_chosen == {("sm80", False), ("sm80", True), ("sm90", False), ("sm90", True)}
+
+
+@pytest.mark.parametrize("kind", range(6))
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_a_problem_has_the_features_of_its_row_in_a_table(kind, itemsize):
+    """The trees learn from tables of problems, and rank the configurations of one."""
+    shape = ProblemShape(1000, 800, 600, itemsize, out_bytes=itemsize, a_k_major=False, has_epilogue=True)
+    configs = menu.menu_of((kind,), itemsize)
+    columns = {name: np.full(len(configs.configs), value) for name, value in asdict(shape).items()}
+    single = features.rows_of(features.features(configs, shape), len(configs.configs))
+    table = features.rows_of(features.features(configs, ProblemShape(**columns)), len(configs.configs))
+    np.testing.assert_array_equal(single, table)

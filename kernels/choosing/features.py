@@ -113,7 +113,7 @@ class _Step(NamedTuple):
 def _step(menu: Menu, shape: ProblemShape, launch: _Waves) -> _Step:
     """Count the cycles of one step along K: the norm of the overlapping costs of an SM."""
     hopper, vectors, where = menu.kind <= FRAGMENTS, menu.kind == VECTORS, np.where
-    two_parts, f64 = where(menu.kind == SPLIT_F32, 2, 1), shape.itemsize == 8
+    two_parts, f64 = where(menu.kind == SPLIT_F32, 2, 1), np.asarray(shape.itemsize) == 8
     depth, itemsize = launch.depth, shape.itemsize
     rate = where(hopper, TENSOR_RATE, TENSOR_RATE // 2) / itemsize / shape.products
     rate = where(hopper | ~f64, rate, TENSOR_F64_RATE)
