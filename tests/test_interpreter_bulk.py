@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core.geometry import Geometry
+from tensorcore_dsl.interpreter.core.policy import executing
 from tests import hopper_kernels as hopper
 from tests.running import run
 from tests.whole_numbers import BF16
@@ -382,6 +383,37 @@ class TestPages:
                 run(rounds, 1, 32, source, out, count=count, look=look)
             texts.add(str(error.value).replace(f"phase {count - 1} (parity {(count - 1) % 2})", ""))
         assert len(texts) == 1, texts
+
+
+@tc.kernel
+def read_too_early(source: tc.Array, out: tc.Array, spread: tc.Const):
+    """Read words of a tile before its load is awaited, `spread` words apart in runs of four lanes."""
+    tc.launch_bounds(32)
+    shape = 16, 128 // source.dtype.itemsize
+    map = tc.tensor_map(source, shape)
+    tile = tc.shared(shape, source.dtype, align=1024)
+    bar = tc.mbarriers(1)
+    t = tc.threadIdx.x
+    if t == 0:
+        bar[0].init(1)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    if t == 0:
+        bar[0].arrive_expect_tx(map.bytes)
+        tc.tma_load(tile, map, (0, 0), bar[0])
+    out[t] = tile[t // 4, t % 4 * spread]
+    bar[0].wait(0)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("regions", [True, False], ids=["regions", "steps"])
+@pytest.mark.parametrize("spread", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_words_of_a_load_in_flight_cannot_be_read(dtype, spread, regions):
+    source = np.ones((16, 128 // dtype().itemsize), dtype)
+    policy = executing(regions=regions, compile_cost=0, regions_on_disk=False)
+    with policy, pytest.raises(EmulationError, match="is in flight: nobody has waited"):
+        run(read_too_early, 1, 32, source, np.zeros(32, dtype), spread=spread)
 
 
 class TestClusters:

@@ -297,15 +297,20 @@ def shared_access(  # noqa: PLR0915
         if good:
             _move_row(words, base + address, step, width, count, stores)
             return 0
-        plain = not stores and size >= 4 and int(native.max32(addresses)) + size <= limit
-        states = states_of if checked else 0
-        if plain and count == 1 and size == 8 and native.are_granules8(addresses):
+        high = int(native.max32(addresses)) + size
+        plain = not stores and size >= 4 and high <= limit
+        aligned = not checked or native.or32(addresses) & (size - 1) == 0
+        filled = not checked
+        if plain and checked:  # `are_filled` also lets the states speak for pages in flight
+            filled = shadow.are_filled(states_of, known, int(native.min32(addresses)), high)
+        states = 0 if filled else states_of
+        if plain and aligned and count == 1 and size == 8 and native.are_granules8(addresses):
             if _load_granules(words, addresses, base, states, 8):
                 return 0
-        elif plain and count == 1 and size == 4 and native.are_granules4(addresses):
+        elif plain and aligned and count == 1 and size == 4 and native.are_granules4(addresses):
             if _load_granules(words, addresses, base, states, 4):
                 return 0
-        elif plain and _words_are_plain(addresses, size, limit, states_of, known, checked):
+        elif plain and aligned and (filled or _are_written(addresses, size, states)):
             _gather(words, addresses, base, width, count)
             return 0
     if not stores:
@@ -400,43 +405,36 @@ def merge(kept: int, warp: int, lanes: int, back: bool) -> None:
 
 
 @native.inlined
-def _words_are_plain(addresses: int, size: int, limit: int, states: int, pages: int, checked: bool) -> bool:
-    """True if `size` bytes at the 32-bit address of each lane lie in the CTA, aligned and written."""
-    high = int(native.max32(addresses))
-    if high + size > limit:
-        return False
+def _are_written(addresses: int, size: int, states: int) -> bool:
+    """True if `size` bytes at the 32-bit address of each lane are written, by the byte states of the CTA."""
     failure = np.uint64(0)
-    filled = checked and shadow.are_filled(states, pages, int(native.min32(addresses)), high + size)
-    if filled:
-        failure |= np.uint64(native.or32(addresses) & (size - 1))
-    elif checked and size == 4:
+    if size == 4:
         for lane in range(32):
             at = int(peek32(addresses + 4 * lane))
-            failure |= np.uint64(at & 3) | np.uint64(peek32(states + at) ^ np.uint32(0x01010101))
-    elif checked:
+            failure |= np.uint64(peek32(states + at) ^ np.uint32(0x01010101))
+    else:
         for lane in range(32):
             at = int(peek32(addresses + 4 * lane))
-            failure |= np.uint64(at & (size - 1)) | (peek64(states + at) ^ np.uint64(ALL_WRITTEN))
+            failure |= peek64(states + at) ^ np.uint64(ALL_WRITTEN)
             failure |= peek64(states + at + size - 8) ^ np.uint64(ALL_WRITTEN)
-    plain: bool = failure == 0
-    return plain
+    good: bool = failure == 0
+    return good
 
 
 @native.inlined
 def _load_granules(words: int, addresses: int, base: int, states: int, size: int) -> bool:
-    """Load words of `size` bytes that lie in runs of 16 bytes, as those of fragments do.
+    """Load words of `size` bytes that lie in runs of 16 bytes, as the words of fragments do.
 
-    states: those of the CTA at `base`; 0 without checks. Returns False if a check fails.
+    states: byte states of the CTA at `base`; 0 if all bytes are known to be written, or without checks.
+    Returns False if one is not written.
     """
     failure = np.uint64(0)
     for run in range(2 * size):
         at = int(peek32(addresses + 64 // size * run))
         native.copy16(words + 16 * run, base + at)
         if states:
-            failure |= np.uint64(at & (size - 1))
-            failure |= (peek64(states + at) ^ np.uint64(ALL_WRITTEN)) | (
-                peek64(states + at + 8) ^ np.uint64(ALL_WRITTEN)
-            )
+            failure |= peek64(states + at) ^ np.uint64(ALL_WRITTEN)
+            failure |= peek64(states + at + 8) ^ np.uint64(ALL_WRITTEN)
     good: bool = failure == 0
     return good
 
