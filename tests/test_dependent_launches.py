@@ -496,7 +496,7 @@ def test_a_report_names_launches_lines_bytes_and_the_cure():
 def test_a_report_says_who_has_waited():
     text = report(PAIRS["a warp does not wait"])
     assert "warp 0 of CTA 0 has waited at line" in text
-    assert "let the threads meet behind the wait (tc.barrier())" in text
+    assert "let the threads meet after the wait (tc.barrier())" in text
 
 
 def test_a_report_of_a_chain_names_the_launch_that_does_not_wait():
@@ -511,7 +511,7 @@ def test_a_report_of_streams_names_them():
     text = report(two_streams)
     assert "in the launch of write in stream 7" in text
     assert "use is launched in stream 8, which does not wait for stream 7" in text
-    assert "an event that is recorded behind write" in text
+    assert "an event that is recorded after write" in text
 
 
 def test_memory_that_was_freed_is_not_compared():

@@ -348,4 +348,5 @@ def test_neither_spills_nor_serialises(name, kernel, config):
     }[kernel]
     resources = kernel.resources(*operands, arch="sm_90a", config=config, traits=HopperTraits())
     assert_clean(resources)
+    assert resources.spills is False
     assert resources.shared_bytes <= SMEM_BYTES

@@ -280,6 +280,7 @@ def test_the_kernel_neither_spills_nor_serialises(dtype):
         traits=HopperTraits(),
     )
     assert_clean(resources)
+    assert resources.spills is False
     assert resources.shared_bytes <= SMEM_BYTES
 
 

@@ -1,9 +1,9 @@
 """Thirty-two lanes store sixteen words.
 
 A helper in llama.cpp's vector FlashAttention quantises a row into shared memory. All 32 lanes store a word,
-and the caller puts the row's scales directly after. For heads of 64 elements the row has 16 words. Lanes 16
-to 31 store their padding over the scales, while lanes 0 and 8 store the scales. Two stores to one word, said
-racecheck; the compiler's code had kept the right order by luck.
+and the caller puts the row's scales directly after the row. For heads of 64 elements the row has 16 words.
+Lanes 16 to 31 store their padding over the scales, while lanes 0 and 8 store the scales. Two stores to one
+word, said racecheck; the compiler's code had kept the right order by luck.
 
 To a GPU both are accesses to the same shared memory. The emulator knows the two tiles apart and reports the
 index that leaves the first one, before anything races. The cure: lanes without a word store nothing.

@@ -366,8 +366,8 @@ class ProcessPool:
 
         Each of the `count` processes has a job, and takes the next one when it is done.
 
-        Of the chunks that fail, the first one's error is raised; those after it are ended. stop:
-        asks a chunk to end. advance: is told of each number of CTAs that have ended.
+        Raises the error of the first chunk that fails, and ends the chunks after it. stop: asks a
+        chunk to end. advance: is told of each number of CTAs that have ended.
         """
         try:
             return self._run(chunk, jobs, count, stop, advance)

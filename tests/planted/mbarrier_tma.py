@@ -753,7 +753,7 @@ def folded_sums(draw: np.random.Generator) -> Arguments:
         "arrives before the second expectation": error("total +="),
         "ended while others wait": error("while not full", "tc.emit(INVALIDATE, full[0"),
         "stage polled once": error("total +=", "empty[slot].arrive(2 #2"),
-        "the lanes do not meet behind the wait": error("total +="),
+        "the lanes do not meet after the wait": error("total +="),
         "scratch over a barrier that lives": error('tc.emit("st.shared.b64", full[0].address, tc.u64(1))'),
         "scratch read by its own warp alone": race("tile[0, warp - 1", "out[lane]"),
     },
@@ -798,7 +798,7 @@ def unusual_ring(a, out, mistake: tc.Const):
                 else:
                     while not full[slot].test(phase):
                         tc.emit("nanosleep.u32", 20)
-            if mistake != "the lanes do not meet behind the wait":
+            if mistake != "the lanes do not meet after the wait":
                 tc.syncwarp()
             total += tile[slot, 0, 0, lane] + tile[slot, 1, 0, 31 - lane]
             tc.fence_proxy_async()

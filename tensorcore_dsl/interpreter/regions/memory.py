@@ -59,7 +59,7 @@ class Memories(NamedTuple):
     group, peers : int
         Threads of a CTA, and CTAs of a cluster.
     book : Book
-        Of the detector of races; zeros without one.
+        The book of the race detector; all zeros without a detector.
     areas : array
         By memory, the pointer to its areas.
     counts : array

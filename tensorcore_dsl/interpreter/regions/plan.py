@@ -277,7 +277,7 @@ class RegionFlow:
         return [level == 0 for level in accumulate(changes)]
 
     def solve(self, inside: range, live: list[int]) -> list[int]:
-        """Compute the live vregs of the positions in `inside`; those of other positions are given."""
+        """Compute the live vregs of the positions in `inside`; `live` has those of other positions."""
         changed = True
         while changed:
             changed = False

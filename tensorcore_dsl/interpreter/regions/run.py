@@ -54,7 +54,7 @@ class Machine(Protocol):
 
 @without_collections()
 def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
-    """The functions of a program's steps; those of entries of regions run the region."""
+    """Return the functions of a program's steps. At an entry of a region, the function runs the region."""
     region_runs = list(runs)
     regions = regions_of(program, program.flow, program.cuts, level)
     # A region with loops or many micro-operations soon takes long enough to be worth code of its own.

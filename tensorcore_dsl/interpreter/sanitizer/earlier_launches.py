@@ -241,7 +241,7 @@ class EarlierFinding(RaceFinding):
             return [
                 f"each rank runs its launches at its own time: {first} may still run on one rank when "
                 f"{second} starts on another one",
-                "let the one rank signal behind its access (tc.signal), and the other one wait "
+                "let the one rank signal after its access (tc.signal), and the other one wait "
                 "(tc.wait_signal)",
             ]
         wait = advice.GRIDDEP_WAIT
@@ -250,7 +250,7 @@ class EarlierFinding(RaceFinding):
                 f"{second} is launched in stream {launched.queue.stream}, which does not wait for "
                 f"stream {earlier.launch.queue.stream}",
                 f"launch both in one stream, or let the stream of {second} wait for an event that "
-                f"is recorded behind {first}",
+                f"is recorded after {first}",
             ]
         if not earlier.awaited:
             return [
@@ -265,7 +265,7 @@ class EarlierFinding(RaceFinding):
         )
         if earlier.distance > 1:
             why = f"{second} and the launches in front of it are launched with pdl=True"
-        why += f"; what {first} does is over only behind {wait} (PTX manual, 9.7.13.13)"
+        why += f"; what {first} does is over only after {wait} (PTX manual, 9.7.13.13)"
         waited = self.races.early.waited
         if waited is None:
             return [why, "call tc.griddep_wait() before this access"]
@@ -275,5 +275,5 @@ class EarlierFinding(RaceFinding):
             why,
             f"{names.unit_name(warp * WARP, WARP)} has waited at "
             f"{expression_text(names.loc(step), here)}, which does not order this access: let each "
-            "thread wait, or let the threads meet behind the wait (tc.barrier())",
+            "thread wait, or let the threads meet after the wait (tc.barrier())",
         ]
