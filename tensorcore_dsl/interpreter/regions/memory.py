@@ -297,22 +297,10 @@ def shared_access(  # noqa: PLR0915
         if good:
             _move_row(words, base + address, step, width, count, stores)
             return 0
-        high = int(native.max32(addresses)) + size
-        plain = not stores and size >= 4 and high <= limit
-        aligned = not checked or native.or32(addresses) & (size - 1) == 0
-        filled = not checked
-        if plain and checked:  # `are_filled` also lets the states speak for pages in flight
-            filled = shadow.are_filled(states_of, known, int(native.min32(addresses)), high)
-        states = 0 if filled else states_of
-        if plain and aligned and count == 1 and size == 8 and native.are_granules8(addresses):
-            if _load_granules(words, addresses, base, states, 8):
+        if not stores and size >= 4:
+            states = states_of if checked else 0
+            if _load_words(words, addresses, base, limit, states, known, width, count):
                 return 0
-        elif plain and aligned and count == 1 and size == 4 and native.are_granules4(addresses):
-            if _load_granules(words, addresses, base, states, 4):
-                return 0
-        elif plain and aligned and (filled or _are_written(addresses, size, states)):
-            _gather(words, addresses, base, width, count)
-            return 0
     if not stores:
         disclose(shared, cta, False)
     arrays = native.named_at(memory, KIND).shared  # read anew: the way above needs few of them
@@ -402,6 +390,33 @@ def merge(kept: int, warp: int, lanes: int, back: bool) -> None:
             for lane in range(32):
                 if lanes >> lane & 1 == 0:
                     native.move(at + lane * size, copy + lane * size, size)
+
+
+@native.inlined
+def _load_words(
+    words: int, addresses: int, base: int, limit: int, states: int, pages: int, width: int, count: int
+) -> bool:
+    """Load `count` words at the address of each lane, from the CTA at `base` on; False if a check fails.
+
+    states: byte states of the CTA, 0 without checks. pages: what is known of its pages.
+    """
+    size, filled = width * count, states == 0
+    high = int(native.max32(addresses)) + size
+    if high > limit:
+        return False
+    if states:
+        if native.or32(addresses) & (size - 1):
+            return False
+        filled = shadow.are_filled(states, pages, int(native.min32(addresses)), high)
+    unknown = 0 if filled else states
+    if count == 1 and size == 8 and native.are_granules8(addresses):
+        return _load_granules(words, addresses, base, unknown, 8)
+    if count == 1 and size == 4 and native.are_granules4(addresses):
+        return _load_granules(words, addresses, base, unknown, 4)
+    if unknown and not _are_written(addresses, size, unknown):
+        return False
+    _gather(words, addresses, base, width, count)
+    return True
 
 
 @native.inlined
